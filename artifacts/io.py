@@ -1,0 +1,92 @@
+"""The `io` region: what a pass is told and what it gives back, at offsets that programs bake in.
+
+Letters: R rows, O output rows, L lanes, B blocks per lane, M moves, V vocabulary, A = 32 ancestors.
+All integers are int32, all reals float32. Host and kernels read the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.keys import MAX_TREE_ROWS
+
+ALIGNMENT = 64
+NUM_COUNTS = 16
+"""Places of `counts`; 0 is rows, 1 outputs, 2 moves, the rest are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Capacities a bundle is compiled for. `page_bytes` spans K and V of all layers for `page_tokens` tokens."""
+
+    context_length: int
+    vocab_size: int
+    max_rows: int
+    max_outputs: int
+    max_lanes: int
+    page_tokens: int
+    page_bytes: int
+
+    @property
+    def blocks_per_lane(self) -> int:
+        """Blocks that hold a full context and the rows of one verify behind it."""
+        return -(-(self.context_length + MAX_TREE_ROWS) // self.page_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A named array of the region: byte offset, numpy dtype name and shape."""
+
+    name: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    yield "counts", "int32", (NUM_COUNTS,)
+    # One entry per row of the pass.
+    yield "token", "int32", (g.max_rows,)
+    yield "position", "int32", (g.max_rows,)  # absolute position in the lane's text
+    yield "lane", "int32", (g.max_rows,)  # row of `block_table`
+    yield "slot", "int32", (g.max_rows,)  # logical KV slot in the lane where the row is written
+    yield "prefix", "int32", (g.max_rows,)  # positions below it sit in the slot of their own number
+    # ancestor[r, i] is the logical slot of position prefix[r] + i, up to and including the row itself.
+    yield "ancestor", "int32", (g.max_rows, MAX_TREE_ROWS)
+    yield "block_table", "int32", (g.max_lanes, g.blocks_per_lane)
+    yield "output_row", "int32", (g.max_outputs,)  # rows whose logits are wanted, in order
+    # A commit copies KV of logical slot `source` to `target`, in order.
+    yield "move_lane", "int32", (g.max_rows,)
+    yield "move_source", "int32", (g.max_rows,)
+    yield "move_target", "int32", (g.max_rows,)
+    # Given back, one per output row.
+    yield "argmax", "int32", (g.max_outputs,)
+    yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
+    yield "logits", "float32", (g.max_outputs, g.vocab_size)
+
+
+class IoLayout:
+    """Offsets of every field for a geometry; `nbytes` is the size of the region."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.fields: dict[str, Field] = {}
+        offset = 0
+        for name, dtype, shape in _shapes(geometry):
+            field = Field(name, offset, dtype, shape)
+            self.fields[name] = field
+            offset += -(-field.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = offset
+
+    def views(self, region: np.ndarray) -> dict[str, np.ndarray]:
+        """Numpy views into `region` (uint8, at least `nbytes` long), by field name."""
+        return {
+            f.name: region[f.offset : f.offset + f.nbytes].view(f.dtype).reshape(f.shape) for f in self.fields.values()
+        }

@@ -1,0 +1,77 @@
+"""What every executor offers the engine, whatever the device.
+
+Letters: R rows of a pass, O output rows, L lanes, B blocks per lane, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tandem.artifacts.io import Geometry
+from tandem.keys import Kind
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of one pass. Rows of one lane stand together; `output_row` names rows whose logits are wanted.
+
+    `ancestor` [R, 32] is read for `verify-tree` only: ancestor[r, i] is the logical slot of position
+    prefix[r] + i, up to and including the row's own. In the other kinds prefix = position + 1.
+    """
+
+    token: np.ndarray  # [R] int32
+    position: np.ndarray  # [R] int32
+    lane: np.ndarray  # [R] int32, index into block_table
+    slot: np.ndarray  # [R] int32, logical KV slot written
+    prefix: np.ndarray  # [R] int32
+    output_row: np.ndarray  # [O] int32, ascending
+    block_table: np.ndarray  # [L, B] int32 page numbers
+    ancestor: np.ndarray | None = None  # [R, 32] int32
+
+
+@dataclass(slots=True)
+class Moves:
+    """A commit: in lane `lane[i]`, KV of logical slot `source[i]` becomes that of `target[i]`, in order."""
+
+    lane: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    block_table: np.ndarray
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What comes back from a pass: ids and top-two gaps per output row, and its wall time."""
+
+    argmax: np.ndarray  # [O] int32
+    gap: np.ndarray  # [O] float32
+    ms: float
+
+
+class Executor(Protocol):
+    """Runs a bundle's programs over its regions. Not thread safe: one thread owns it."""
+
+    geometry: Geometry
+    num_pages: int
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        """One pass of kind extend, verify-chain or verify-tree."""
+        ...
+
+    def commit(self, moves: Moves) -> float:
+        """Move accepted KV into place; returns milliseconds."""
+        ...
+
+    def logits(self, output: int) -> np.ndarray:
+        """fp32 logits [V] of output row `output` of the last pass: a view, valid until the next pass."""
+        ...
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        """K and V of all layers for slots 0..length-1 in order, as bytes; for checks."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,55 @@
+"""What an entry is called: its kind and its full key.
+
+Knows nothing of models, files or devices beyond their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_TREE_ROWS = 32
+"""Rows of the widest verify: the anchor and at most 31 drafted nodes."""
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 24, 32)
+FIRST_CONTEXT_CLASS = 1024
+
+
+class Kind(StrEnum):
+    """What a program does to the state. The names are those of the bundle's manifest."""
+
+    EXTEND = "extend"
+    VERIFY_CHAIN = "verify-chain"
+    VERIFY_TREE = "verify-tree"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryKey:
+    """The whole name of an entry, compared field by field.
+
+    `context_class` is an upper bound of context length in tokens and `rows` the most rows of a pass;
+    0 means "any": the program reads the length (CPU) or row count (CPU) from memory.
+    """
+
+    model: str
+    profile: str
+    device: str
+    kind: Kind
+    context_class: int = 0
+    rows: int = 0
+    part: str = "whole"
+
+
+def context_classes(context_length: int) -> tuple[int, ...]:
+    """Powers of two from 1,024 up that cover `context_length`, the last one clipped to it."""
+    classes, bound = [], FIRST_CONTEXT_CLASS
+    while bound < context_length:
+        classes.append(bound)
+        bound *= 2
+    return (*classes, context_length)
+
+
+def context_class(length: int, context_length: int) -> int:
+    """The smallest class of `context_classes(context_length)` that holds `length` tokens."""
+    return next((c for c in context_classes(context_length) if length <= c), context_length)

@@ -1,0 +1,80 @@
+"""The draft tree: guesses below the last committed token, in depth-first pre-order.
+
+Knows nothing of drafters, prices or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class DraftTree:
+    """Parallel lists over nodes. Node 0 is the anchor (parent -1, score 1).
+
+    A parent's index is below its children's and every subtree is a contiguous range, so any prefix of the
+    lists is a tree. `scores[i]` is the drafter's probability that the whole path to node i is accepted.
+    """
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [-1])
+    scores: list[float] = field(default_factory=lambda: [1.0])
+    sources: list[str] = field(default_factory=lambda: ["root"])
+
+    @classmethod
+    def root(cls, anchor: int) -> DraftTree:
+        return cls([anchor])
+
+    @classmethod
+    def chain(cls, anchor: int, tokens: Sequence[int], scores: Sequence[float], source: str) -> DraftTree:
+        """A line of guesses; `scores` are path probabilities, so they never rise."""
+        n = len(tokens)
+        return cls([anchor, *tokens], list(range(-1, n)), [1.0, *scores], ["root", *[source] * n])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_drafted(self) -> int:
+        return len(self.tokens) - 1
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == i - 1 for i, parent in enumerate(self.parents))
+
+    def depths(self) -> list[int]:
+        """Distance from the anchor, per node."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def path(self, node: int) -> list[int]:
+        """Node indices from the anchor down to `node`."""
+        nodes = []
+        while node >= 0:
+            nodes.append(node)
+            node = self.parents[node]
+        return nodes[::-1]
+
+    def children(self, node: int) -> list[int]:
+        return [i for i, parent in enumerate(self.parents) if parent == node]
+
+    def subset(self, keep: Sequence[int]) -> DraftTree:
+        """The tree of the nodes `keep`, which holds 0 and the parent of each of its nodes."""
+        order = sorted(keep)
+        place = {node: i for i, node in enumerate(order)}
+        return DraftTree(
+            [self.tokens[i] for i in order],
+            [place[self.parents[i]] if self.parents[i] >= 0 else -1 for i in order],
+            [self.scores[i] for i in order],
+            [self.sources[i] for i in order],
+        )
+
+    def truncate(self, num_nodes: int) -> DraftTree:
+        return self.subset(range(min(num_nodes, len(self))))
+
+    def follow(self, node: int, token: int) -> int | None:
+        """The child of `node` that carries `token`."""
+        return next((c for c in self.children(node) if self.tokens[c] == token), None)
