@@ -1,1 +1,30 @@
+"""Operators: every reduction of a model, one file each, named `torch.ops.tandem.<name>`.
 
+Here stand the references in plain PyTorch (float32 inside; float64 inputs stay float64) that define the
+operators and let torch.export trace them. Letters of all files: R rows, H width, K input width, N output
+width, D head dimension, G kv heads, C context length, V vocabulary, O output rows, M moves, L lanes,
+B blocks per lane, P pages, T tokens of a page.
+"""
+
+from tandem.kernels.attention import attention
+from tandem.kernels.embedding import embedding
+from tandem.kernels.head import argmax_gap, gather_rows
+from tandem.kernels.kv import kv_move, kv_write
+from tandem.kernels.linear import linear
+from tandem.kernels.norm import add_rms_norm, rms_norm
+from tandem.kernels.rotary import rotary
+from tandem.kernels.swiglu import swiglu
+
+__all__ = [
+    "add_rms_norm",
+    "argmax_gap",
+    "attention",
+    "embedding",
+    "gather_rows",
+    "kv_move",
+    "kv_write",
+    "linear",
+    "rms_norm",
+    "rotary",
+    "swiglu",
+]

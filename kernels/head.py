@@ -1,0 +1,33 @@
+"""Around the head: pick the rows whose logits are wanted, and the largest logit with its lead."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.kernels.precision import compute_dtype
+
+
+@torch.library.custom_op("tandem::gather_rows", mutates_args=())
+def gather_rows(x: Tensor, row: Tensor) -> Tensor:
+    """x [R, H], row [O] int32 -> [O, H]."""
+    return x[row.long()]
+
+
+@gather_rows.register_fake
+def _(x: Tensor, row: Tensor) -> Tensor:
+    return x.new_empty((row.shape[0], x.shape[1]))
+
+
+@torch.library.custom_op("tandem::argmax_gap", mutates_args=())
+def argmax_gap(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [O, V], V at least 2 -> (argmax [O] int32, largest minus second largest [O]); the lowest id wins ties."""
+    top = logits.to(compute_dtype(logits)).topk(2, dim=-1).values
+    # torch.argmax promises the first of equal values; topk promises no order of ids.
+    return logits.argmax(-1).to(torch.int32), top[:, 0] - top[:, 1]
+
+
+@argmax_gap.register_fake
+def _(logits: Tensor) -> tuple[Tensor, Tensor]:
+    rows = logits.shape[0]
+    return logits.new_empty((rows,), dtype=torch.int32), logits.new_empty((rows,), dtype=compute_dtype(logits))
