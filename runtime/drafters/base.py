@@ -1,0 +1,35 @@
+"""What every drafter offers a lane.
+
+A drafter guesses; it never decides a token. It knows nothing of prices, other lanes or the target model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tandem.tree import DraftTree
+
+
+class Drafter(Protocol):
+    """One instance per lane, dropped with it. The anchor is the last token of `begin` or `observe`.
+
+    Each round calls `propose`, then `sync`, then `observe`; a round that has no use for guesses leaves `propose` out.
+    An exception costs the lane its drafter, never its text.
+    """
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A new text starts with these ids."""
+        ...
+
+    def propose(self, max_nodes: int) -> list[DraftTree]:
+        """Candidate trees over the anchor, each of at most `max_nodes` drafted nodes; [] declines."""
+        ...
+
+    def sync(self, rows: Sequence[int]) -> None:
+        """Indices in the last pass of the rows on the accepted path, the anchor's first."""
+        ...
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Newly committed ids, in order."""
+        ...

@@ -1,0 +1,87 @@
+"""What a client asks of the engine and what it is told back.
+
+Knows nothing of text, HTTP, models or devices: prompts and answers are token ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tandem.errors import TandemError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen from logits. Temperature 0 is greedy, `top_k` 0 or -1 is off.
+
+    `seed` None means fresh noise for every request. `runtime.sampling` defines the draw.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt.
+
+    `speculate` False decodes one token a round; the answer is the same.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_ids: frozenset[int] = frozenset()
+    speculate: bool = True
+
+
+class FinishReason(StrEnum):
+    """Why a lane ended; the earlier of STOP and LENGTH wins."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class LaneStats:
+    """Counts and milliseconds of one request.
+
+    `completion_tokens` counts every committed id, a stop id included; `drafted` and `accepted` count drafted
+    nodes that were verified and that lay on the committed path; `rounds` leaves the prefill out.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+class Sink(Protocol):
+    """Where an answer goes. Called in the engine's thread, so it must return at once; an exception cancels the lane."""
+
+    def tokens(self, ids: list[int]) -> bool:
+        """Newly committed ids in order, a stop id last. True: no more is needed, end with STOP."""
+        ...
+
+    def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
+        """Called exactly once, last; `error` is set when `reason` is ERROR."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A submitted request, for `Engine.cancel`."""
+
+    request: Request
+    sink: Sink
+    cancelled: bool = False
