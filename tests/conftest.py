@@ -1,0 +1,51 @@
+"""Fixtures every room may use: where the real checkpoint lies, and a bundle built from it once per session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKPOINT = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+# No deadline: the machine's cores may be shared, and no test is about time.
+settings.register_profile("tandem", deadline=None, print_blob=True)
+settings.load_profile("tandem")
+
+
+def _checkpoint() -> Path | None:
+    named = os.environ.get("TANDEM_SMOLLM2_GGUF")
+    path = Path(named) if named else ROOT / ".cache" / CHECKPOINT
+    return path if path.is_file() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if _checkpoint() is None:
+        skip = pytest.mark.skip(reason="no SmolLM2 checkpoint: run `make demo` once or set TANDEM_SMOLLM2_GGUF")
+        for item in items:
+            if item.get_closest_marker("smollm2"):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The real checkpoint (a GGUF, 98 MB); for tests marked `smollm2`."""
+    path = _checkpoint()
+    if path is None:
+        pytest.skip("no SmolLM2 checkpoint")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bf16 bundle of the real checkpoint for this machine's CPU, built once per session by the real command."""
+    bundle = tmp_path_factory.mktemp("smollm2") / "bf16"
+    command = [str(Path(sys.executable).parent / "tandem-compile"), str(smollm2_gguf), "--profile", "bf16"]
+    done = subprocess.run([*command, "-o", str(bundle)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return bundle
