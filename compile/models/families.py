@@ -1,0 +1,123 @@
+"""Which architectures are known, and how the config of each becomes a spec. A new family is a line in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.compile.models.config import Config, unsupported
+from tandem.compile.models.rope import resolve_rope
+from tandem.compile.models.spec import LlamaSpec
+from tandem.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture as Hugging Face names it; `resolve` turns its config into a spec."""
+
+    name: str  # also the `model_type`
+    architecture: str
+    resolve: Callable[[Config], LlamaSpec]
+
+
+def resolve(config: Mapping[str, Any]) -> LlamaSpec:
+    """The spec of a checkpoint's config.json.
+
+    CompileError for an architecture, rope type or option that is not supported, CheckpointError for a field
+    that is missing or malformed.
+    """
+    fields = Config(config)
+    family = _family(fields)
+    fields.only("hidden_act", "silu")
+    fields.only("quantization_config")
+    fields.only("mlp_bias", False)
+    fields.only("rope_interleaved", False)
+    return family.resolve(fields)
+
+
+def _family(config: Config) -> Family:
+    architectures = config.get("architectures", [])
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"the checkpoint's config has architectures = {architectures!r}; wanted a list")
+    if architectures:
+        name, found = "architectures", architectures[0]
+        family = next((f for f in FAMILIES if f.architecture == found), None)
+    else:
+        name, found = "model_type", config.get("model_type")
+        family = next((f for f in FAMILIES if f.name == found), None)
+    if family is None:
+        raise unsupported(name, found, ", ".join(f.architecture for f in FAMILIES))
+    return family
+
+
+def _spec(
+    config: Config, family: str, *, head_dim: int | None = None, qkv_bias: bool, output_bias: bool, head_norms: bool
+) -> LlamaSpec:
+    heads = config.size("num_attention_heads")
+    key_value_heads = config.size("num_key_value_heads", heads)
+    hidden_size = config.size("hidden_size")
+    head_dim = config.size("head_dim", head_dim or hidden_size // heads)
+    context = config.size("max_position_embeddings")
+    if heads % key_value_heads:
+        raise CheckpointError(
+            f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {key_value_heads}"
+        )
+    if head_dim % 2:
+        raise unsupported("head_dim", head_dim, "even numbers")
+    return LlamaSpec(
+        family=family,
+        hidden_size=hidden_size,
+        intermediate_size=config.size("intermediate_size"),
+        num_hidden_layers=config.size("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        vocab_size=config.size("vocab_size"),
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        max_position_embeddings=context,
+        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        attention_bias=qkv_bias,
+        output_bias=output_bias,
+        head_norms=head_norms,
+        rope=resolve_rope(config, context),
+    )
+
+
+def _llama(config: Config) -> LlamaSpec:
+    bias = config.flag("attention_bias")
+    return _spec(config, "llama", qkv_bias=bias, output_bias=bias, head_norms=False)
+
+
+def _mistral(config: Config) -> LlamaSpec:
+    # A config without the field means Transformers' default, a window of 4,096.
+    window = config.fields.get("sliding_window", 4096)
+    if window is not None and window < config.size("max_position_embeddings"):
+        raise unsupported("sliding_window", window, "null, or at least max_position_embeddings")
+    return _spec(config, "mistral", qkv_bias=False, output_bias=False, head_norms=False)
+
+
+def _qwen2(config: Config) -> LlamaSpec:
+    _refuse_window(config)
+    return _spec(config, "qwen2", qkv_bias=True, output_bias=False, head_norms=False)
+
+
+def _qwen3(config: Config) -> LlamaSpec:
+    _refuse_window(config)
+    bias = config.flag("attention_bias")
+    return _spec(config, "qwen3", head_dim=128, qkv_bias=bias, output_bias=bias, head_norms=True)
+
+
+def _refuse_window(config: Config) -> None:
+    config.only("use_sliding_window", False)
+    for layer_type in config.get("layer_types", []):
+        if layer_type != "full_attention":
+            raise unsupported("layer_types", layer_type, "full_attention")
+
+
+FAMILIES = (
+    Family("llama", "LlamaForCausalLM", _llama),
+    Family("mistral", "MistralForCausalLM", _mistral),
+    Family("qwen2", "Qwen2ForCausalLM", _qwen2),
+    Family("qwen3", "Qwen3ForCausalLM", _qwen3),
+)
