@@ -37,7 +37,7 @@ $(BUILDER):
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "tandem needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@echo "making $(VENV) with $(TORCH) and tandem-llm[compile]" >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) "$(TORCH)"
+	@$(PIP) $(TORCH)
 	@$(PIP) --editable ".[compile]"
 	@rm -f $(VENV)/.builder-* $(VENV)/.developer-*
 	@touch $@

@@ -1,0 +1,62 @@
+"""One answer of `tandem-run --json`, run as a user would, with its rates.
+
+Knows nothing of how a bundle came to be.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(sys.executable).parent
+
+
+class CommandError(Exception):
+    """A command failed; the message is its own last line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Text and ids of a completion, with the engine's counts. The first token comes out of the prefill."""
+
+    text: str
+    ids: list[int]
+    stats: dict[str, float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1e3 * (len(self.ids) - 1) / self.stats["decode_ms"] if self.stats["decode_ms"] else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        return (len(self.ids) - 1) / self.stats["rounds"] if self.stats["rounds"] else 0.0
+
+
+def command(name: str, *arguments: str | Path, quiet: bool = True) -> str:
+    """stdout of one of Tandem's commands; its progress is shown unless `quiet`."""
+    words = [str(PROGRAMS / name), *map(str, arguments)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
+    if done.returncode != 0:
+        lines = (done.stderr or "").strip().splitlines()
+        raise CommandError(f"{name} exited with {done.returncode}" + (f": {lines[-1]}" if lines else ""))
+    return done.stdout
+
+
+def answer(
+    bundle: Path, prompt: str, *, drafter: str, max_tokens: int, raw: bool = False, threads: int | None = None
+) -> Answer:
+    """Complete `prompt` greedily (as a chat turn unless `raw`) in a fresh process."""
+    flags = ["--drafter", drafter, "--max-tokens", str(max_tokens), "--json"]
+    flags += ["--raw"] if raw else []
+    flags += ["--threads", str(threads)] if threads else []
+    found = json.loads(command("tandem-run", bundle, "--prompt", prompt, *flags))
+    return Answer(found["text"], found["ids"], found["stats"])
+
+
+def begun_again(path: Path, num_lines: int = 3) -> str:
+    """A copy-heavy prompt: a source file, then the first lines of the same file."""
+    source = path.read_text()
+    return source + "\n\n" + "".join(source.splitlines(keepends=True)[:num_lines])
