@@ -1,0 +1,238 @@
+"""Measured milliseconds of passes, and how they follow the live times.
+
+A price is asked for by context length, kind and row count. Knows nothing of programs, drafts or bundles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from tandem.errors import BundleCorrupt
+from tandem.keys import FIRST_CONTEXT_CLASS, MAX_TREE_ROWS, Kind
+
+FOLLOW = 0.1  # weight of a new sample
+FADE = 0.005  # how far what was not measured this time goes back to the common drift, per sample
+OUTLIER = 4.0  # a sample counts as at most this many times the price it meets
+LEAST_MS, MOST_MS = 1e-6, 1e9
+PRIORS = ("plain", "spec", "prime")
+STAND_INS = {
+    Kind.EXTEND: (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE),
+    Kind.VERIFY_CHAIN: (Kind.VERIFY_TREE, Kind.EXTEND),
+    Kind.VERIFY_TREE: (Kind.VERIFY_CHAIN, Kind.EXTEND),
+    Kind.COMMIT: (),
+}
+
+
+@dataclass(slots=True)
+class Curve:
+    """Price over row counts of one kind: measured points of the table times the ratio learned live."""
+
+    counts: list[int]
+    points: list[float]  # ms, rising
+    step_ms: float | None
+    blind: bool = False  # no table: the first sample of a count is believed whole
+    drift: float | None = None  # live / table over all counts; None until measured
+    ratios: dict[int, float] = field(default_factory=dict)  # live / table per measured count
+    _rows: list[float] | None = None
+
+    def table(self, rows: int) -> float:
+        """ms of the table alone: linear between counts, `step_ms` or the last slope beyond the last."""
+        counts, points = self.counts, self.points
+        i = bisect_left(counts, rows)
+        if i == 0:
+            return points[0]
+        if i < len(counts):
+            share = (rows - counts[i - 1]) / (counts[i] - counts[i - 1])
+            return points[i - 1] * (1 - share) + points[i] * share
+        slope = self.step_ms
+        if slope is None:
+            slope = (points[-1] - points[-2]) / (counts[-1] - counts[-2]) if len(counts) > 1 else 0.0
+        return points[-1] + slope * (rows - counts[-1])
+
+    def per_rows(self, common: float) -> list[float]:
+        """ms at 0..32 rows (0 rows cost nothing); `common` is the drift until this kind has its own."""
+        if self._rows is None:
+            drift = common if self.drift is None else self.drift
+            live = [self.table(r) * self.ratios.get(r, drift) for r in range(1, MAX_TREE_ROWS + 1)]
+            self._rows = [0.0, *accumulate(live, max)]
+        return self._rows
+
+    def follow(self, rows: int, ms: float, price: float, common: float) -> float:
+        """Learns a sample that met `price`; returns its ratio to the table."""
+        table = self.table(rows)
+        if table <= 0:  # an unpriced commit has no shape to scale: it takes the sample as its price
+            self.counts, self.points, table = [1], [ms], ms
+        if not (self.blind and rows not in self.ratios):
+            ms = min(ms, OUTLIER * price) if price > 0 else ms
+        ratio = ms / table
+        drift = common if self.drift is None else self.drift
+        start = ratio if self.blind else drift
+        self.ratios[rows] = _towards(self.ratios.get(rows, start), ratio, FOLLOW)
+        self.drift = ratio if self.blind and self.drift is None else _towards(drift, ratio, FOLLOW)
+        return ratio
+
+    def fade(self, common: float, but: int | None) -> None:
+        """Lets old samples age, so that one slow spell does not keep a count dear for good."""
+        self._rows = None
+        if self.drift is None:
+            return
+        if but is None and not self.blind:
+            self.drift = _towards(self.drift, common, FADE)
+        for rows, ratio in self.ratios.items():
+            if rows != but:
+                self.ratios[rows] = _towards(ratio, self.drift, FADE)
+
+
+@dataclass(slots=True)
+class LiveClass:
+    """The curves of one context class and the drift they share (kinds not yet measured start there)."""
+
+    curves: dict[Kind, Curve]
+    priors: dict[str, float]
+    drift: float
+
+    def common(self, kind: Kind) -> float:
+        # A commit moves memory and reads no weights: the drift of passes says nothing of it.
+        return 1.0 if kind is Kind.COMMIT or self.curves[kind].blind else self.drift
+
+
+class PriceModel:
+    """Prices of one bundle on one device.
+
+    `table` has the shape of a bundle's `prices.json`: {"<class>": {"<kind>": {"<rows>": ms}, "plain": ms,
+    "spec": ms, "prime": ms}, "step_ms": ms, "measured": text}; anything else raises BundleCorrupt naming the key.
+    A context takes its class (powers of two from 1,024), else the nearest lower in the table, else the lowest.
+    Without a table every pass starts at 1 ms and a commit at 0. Prices never fall with more rows.
+    """
+
+    def __init__(self, table: Mapping[str, Any] | None = None, step_ms: float | None = None) -> None:
+        self._table, own_step = read_table(table or {})
+        self._step_ms = own_step if step_ms is None else step_ms
+        self._live: dict[int, LiveClass] = {}
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float:
+        """Milliseconds of a pass of `kind` with `rows` rows at `context` tokens."""
+        prices = self.per_rows(context, kind)
+        if rows <= MAX_TREE_ROWS:
+            return prices[rows]
+        live = self._class(context)
+        curve = live.curves[kind]
+        drift = live.common(kind) if curve.drift is None else curve.drift
+        return max(prices[-1], curve.table(rows) * drift)
+
+    def per_rows(self, context: int, kind: Kind) -> Sequence[float]:
+        """ms at 0..32 rows, as one list that stays valid until the next `observe`."""
+        live = self._class(context)
+        return live.curves[kind].per_rows(live.common(kind))
+
+    def prior(self, context: int, name: str) -> float | None:
+        """The table's `plain` (ms a step), `spec` (ms a drafted token) or `prime` (ms a backlog row)."""
+        return self._class(context).priors.get(name)
+
+    def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
+        """Follows one live time. Wider passes than a verify (prefill) are not followed."""
+        if not (1 <= rows <= MAX_TREE_ROWS and math.isfinite(ms) and ms > 0):
+            return
+        live = self._class(context)
+        curve = live.curves[kind]
+        ratio = curve.follow(rows, ms, self.ms(context, kind, rows), live.common(kind))
+        if kind is not Kind.COMMIT and not curve.blind:
+            live.drift = _towards(live.drift, ratio, FOLLOW)
+        for other, aged in live.curves.items():
+            aged.fade(live.common(other), rows if other is kind else None)
+
+    def _class(self, context: int) -> LiveClass:
+        name = context_key(context)
+        if name not in self._live:
+            near = max((c for c in self._live if c < name), default=None)
+            self._live[name] = self._open(name, self._live[near].drift if near is not None else 1.0)
+        return self._live[name]
+
+    def _open(self, name: int, drift: float) -> LiveClass:
+        # Nearest lower first, then upwards; a kind the table lacks borrows its nearest kin.
+        order = sorted(self._table, key=lambda c: (c > name, abs(c - name)))
+        curves = {}
+        for kind in Kind:
+            points = next(
+                (self._table[c].kinds[k] for k in (kind, *STAND_INS[kind]) for c in order if k in self._table[c].kinds),
+                None,
+            )
+            flat = {1: 0.0 if kind is Kind.COMMIT else 1.0}
+            rising = accumulate((points or flat).values(), max)
+            step = None if points is None or kind is Kind.COMMIT else self._step_ms
+            curves[kind] = Curve(list(points or flat), list(rising), step, blind=points is None)
+        return LiveClass(curves, self._table[order[0]].priors if order else {}, drift)
+
+
+@dataclass(slots=True)
+class TableClass:
+    kinds: dict[Kind, dict[int, float]]
+    priors: dict[str, float]
+
+
+def context_key(context: int) -> int:
+    """The power-of-two context class of a length; the table's own last class may be clipped below it."""
+    return max(FIRST_CONTEXT_CLASS, 1 << max(0, context - 1).bit_length())
+
+
+def read_table(table: Mapping[str, Any]) -> tuple[dict[int, TableClass], float | None]:
+    """Checks a price table; BundleCorrupt names the first key that is wrong."""
+    classes: dict[int, TableClass] = {}
+    step_ms = None
+    for key, value in _mapping(table, "the table").items():
+        if key == "step_ms":
+            step_ms = _number(value, key)
+        elif key == "measured":
+            if not isinstance(value, str):
+                raise BundleCorrupt(f"prices: 'measured' is {value!r}, not a text; price the bundle again")
+        else:
+            classes[_count(key, 0, "a context class")] = _read_class(_mapping(value, key), key)
+    return dict(sorted(classes.items())), step_ms
+
+
+def _read_class(value: Mapping[str, Any], where: str) -> TableClass:
+    read = TableClass({}, {})
+    for key, entry in value.items():
+        place = f"{where}.{key}"
+        if key in PRIORS:
+            read.priors[key] = _number(entry, place)
+        elif key in list(Kind):
+            least = 0.0 if key == Kind.COMMIT else LEAST_MS
+            points = {
+                _count(r, 1, f"a row count in '{place}'"): _number(ms, f"{place}.{r}", least)
+                for r, ms in _mapping(entry, place).items()
+            }
+            if not points:
+                raise BundleCorrupt(f"prices: '{place}' holds no row count; price the bundle again")
+            read.kinds[Kind(key)] = dict(sorted(points.items()))
+        else:
+            raise BundleCorrupt(f"prices: '{place}' is neither a kind nor one of {', '.join(PRIORS)}")
+    return read
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BundleCorrupt(f"prices: '{where}' is {value!r}, not an object; price the bundle again")
+    return value
+
+
+def _number(value: Any, where: str, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MOST_MS:
+        raise BundleCorrupt(f"prices: '{where}' is {value!r}, not a time in milliseconds; price the bundle again")
+    return float(value)
+
+
+def _count(key: Any, least: int, what: str) -> int:
+    if not (isinstance(key, str) and re.fullmatch("0|[1-9][0-9]{0,8}", key) and int(key) >= least):
+        raise BundleCorrupt(f"prices: '{key}' is not {what}; price the bundle again")
+    return int(key)
+
+
+def _towards(value: float, target: float, weight: float) -> float:
+    return value + weight * (target - value)
