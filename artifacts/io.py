@@ -20,7 +20,10 @@ NUM_COUNTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Capacities a bundle is compiled for. `page_bytes` spans K and V of all layers for `page_tokens` tokens."""
+    """Capacities a bundle is compiled for. `page_bytes` spans K and V of all layers for `page_tokens` tokens.
+
+    `kv_planes` draws one layer's share of a page: arrays [groups, page_tokens, bytes], as (groups, bytes) each.
+    """
 
     context_length: int
     vocab_size: int
@@ -29,6 +32,7 @@ class Geometry:
     max_lanes: int
     page_tokens: int
     page_bytes: int
+    kv_planes: tuple[tuple[int, int], ...] = ()
 
     @property
     def blocks_per_lane(self) -> int:

@@ -1,0 +1,156 @@
+"""Assembling a program: launches over operands, scratch planned by liveness, barriers only where data needs them.
+
+Knows nothing of graphs or operators.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Kernel, Program, Region
+from tandem.kernels.build import Signature
+
+ALIGNMENT = 64
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A span of scratch that lives from its first launch to its last; `offset` is set by the planner."""
+
+    nbytes: int
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor where it lies: `offset` bytes into a scratch buffer or into a region.
+
+    `count` names the io count of its rows ("rows", "outputs" or "moves"), `stride` is in elements between rows,
+    `shape` as traced, `dtype` one of fp32, bf16, int32. `extent` bytes from `offset` on are what launches may touch.
+    """
+
+    place: Buffer | str
+    offset: int
+    extent: int
+    shape: tuple[int, ...] = ()
+    stride: int = 0
+    count: str = ""
+    dtype: str = "fp32"
+
+    def span(self) -> tuple[str, int, int]:
+        if isinstance(self.place, Buffer):
+            return "scratch", self.place.offset, self.place.offset + self.place.nbytes
+        return self.place, self.offset, self.offset + self.extent
+
+
+Argument = Operand | int | float | None
+
+
+@dataclass(slots=True)
+class _Launch:
+    kernel: str
+    arguments: list[Argument]
+    reads: list[Operand] = field(default_factory=list)
+    writes: list[Operand] = field(default_factory=list)
+
+
+class Assembly:
+    """Collects launches in order; `program` lays them out. `signatures` are those of the kernel library."""
+
+    def __init__(self, signatures: dict[str, Signature]) -> None:
+        self._signatures = signatures
+        self._launches: list[_Launch] = []
+
+    def launch(self, kernel: str, **arguments: Argument) -> None:
+        """Appends a call of `kernel` with its arguments by name, all of them."""
+        signature = self._signatures[kernel]
+        wanted = {param.name for param in signature}
+        assert wanted == arguments.keys(), f"{kernel} takes {sorted(wanted)}, given {sorted(arguments)}"
+        launch = _Launch(kernel, [arguments[param.name] for param in signature])
+        for param, value in zip(signature, launch.arguments, strict=True):
+            if isinstance(value, Operand):
+                assert param.kind in ("in", "out", "both"), f"{kernel}: {param.name} is no pointer"
+                if param.kind != "out":
+                    launch.reads.append(value)
+                if param.kind != "in":
+                    launch.writes.append(value)
+        self._launches.append(launch)
+
+    def program(self, binary: str, region_bytes: dict[str, int]) -> Program:
+        """The finished program over kernels of `binary` (a sha256); scratch is added to `region_bytes`."""
+        regions = {**region_bytes, "scratch": self._plan_scratch()}
+        names = sorted({launch.kernel for launch in self._launches})
+        order = {name: i for i, name in enumerate(regions)}
+        launches, params = np.zeros(len(self._launches), LAUNCH), []
+        for i, (launch, wait) in enumerate(zip(self._launches, self._waits(), strict=True)):
+            launches[i] = names.index(launch.kernel), len(params), len(launch.arguments), wait
+            params += [_encode(value, order) for value in launch.arguments]
+        kernels = tuple(Kernel(binary, f"tdm_{name}", len(self._signatures[name])) for name in names)
+        sizes = tuple(Region(name, size, ALIGNMENT) for name, size in regions.items())
+        return Program(kernels, sizes, launches, np.array(params, PARAM))
+
+    def _plan_scratch(self) -> int:
+        """First fit in order of birth; a buffer's bytes are free again behind its last launch."""
+        last: dict[Buffer, int] = {}
+        for i, launch in enumerate(self._launches):
+            for operand in launch.reads + launch.writes:
+                if isinstance(operand.place, Buffer):
+                    last[operand.place] = i
+        alive: list[Buffer] = []
+        top = 0
+        for i, launch in enumerate(self._launches):
+            alive = [buffer for buffer in alive if last[buffer] >= i]
+            for operand in launch.reads + launch.writes:
+                buffer = operand.place
+                if isinstance(buffer, Buffer) and buffer.offset < 0:
+                    buffer.offset = _first_fit(alive, buffer.nbytes)
+                    alive.append(buffer)
+                    top = max(top, buffer.offset + buffer.nbytes)
+        return top
+
+    def _waits(self) -> list[bool]:
+        """Whether a launch touches what an earlier one since the last barrier writes, or writes what it touches."""
+        waits: list[bool] = []
+        reads: list[tuple[str, int, int]] = []
+        writes: list[tuple[str, int, int]] = []
+        for launch in self._launches:
+            mine_read = [operand.span() for operand in launch.reads]
+            mine_write = [operand.span() for operand in launch.writes]
+            wait = _overlap(mine_read, writes) or _overlap(mine_write, writes) or _overlap(mine_write, reads)
+            if wait:
+                reads, writes = [], []
+            reads += mine_read
+            writes += mine_write
+            waits.append(wait)
+        return waits
+
+
+def _first_fit(alive: list[Buffer], nbytes: int) -> int:
+    offset = 0
+    for buffer in sorted(alive, key=lambda b: b.offset):
+        if offset + nbytes <= buffer.offset:
+            break
+        offset = max(offset, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT) * ALIGNMENT)
+    return offset
+
+
+def _overlap(some: list[tuple[str, int, int]], others: list[tuple[str, int, int]]) -> bool:
+    return any(r == q and a < d and c < b for r, a, b in some for q, c, d in others)
+
+
+def _encode(value: Argument, regions: dict[str, int]) -> tuple[int, int, int]:
+    if isinstance(value, Operand):
+        in_scratch = isinstance(value.place, Buffer)
+        region = "scratch" if in_scratch else str(value.place)
+        offset = value.offset + (value.place.offset if isinstance(value.place, Buffer) else 0)
+        return regions[region], _alignment(offset), offset
+    word = struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value or 0)
+    return CONSTANT, 1, int.from_bytes(word, "little")
+
+
+def _alignment(offset: int) -> int:
+    """The largest power of two, 64 at most, that divides `offset`."""
+    return min(ALIGNMENT, offset & -offset) if offset else ALIGNMENT

@@ -1,0 +1,96 @@
+// The team: threads that walk a program's launches together, one barrier per launch that needs one.
+// Threads spin for a moment and then sleep, so an idle team costs nothing.
+#include <sched.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "tandem.h"
+
+namespace {
+
+constexpr int kSpins = 4000;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Spins while `busy()`; yields the core once the wait is long, since a peer may need it.
+template <class F>
+inline void spin_while(F busy) {
+  for (int i = 0; busy(); ++i) i < kSpins ? pause() : static_cast<void>(sched_yield());
+}
+
+struct Team {
+  explicit Team(int threads) : threads(threads) {
+    for (int i = 1; i < threads; ++i) workers.emplace_back([this, i] { serve(i); });
+  }
+  ~Team() {
+    start(nullptr, 0);
+    for (auto& worker : workers) worker.join();
+  }
+
+  void start(const tdm::Launch* next, int64_t length) {
+    launches = next;
+    count = length;
+    job.fetch_add(1, std::memory_order_release);
+    job.notify_all();
+  }
+
+  void barrier() {
+    const uint32_t turn = turns.load(std::memory_order_acquire);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
+      arrived.store(0, std::memory_order_relaxed);
+      turns.fetch_add(1, std::memory_order_release);
+    } else {
+      spin_while([&] { return turns.load(std::memory_order_acquire) == turn; });
+    }
+  }
+
+  void walk(int thread) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (launches[i].wait) barrier();
+      launches[i].kernel(launches[i].args, {thread, threads});
+    }
+    barrier();
+  }
+
+  void serve(int thread) {
+    for (uint32_t seen = 0;; ++seen) {
+      for (int i = 0; i < kSpins && job.load(std::memory_order_acquire) == seen; ++i) pause();
+      job.wait(seen, std::memory_order_acquire);
+      if (launches == nullptr) return;
+      walk(thread);
+    }
+  }
+
+  const int threads;
+  const tdm::Launch* launches = nullptr;
+  int64_t count = 0;
+  alignas(64) std::atomic<uint32_t> job{0};
+  alignas(64) std::atomic<int> arrived{0};
+  alignas(64) std::atomic<uint32_t> turns{0};
+  std::vector<std::thread> workers;
+};
+
+}  // namespace
+
+extern "C" {
+
+int64_t tdm_abi() { return 1; }
+
+void* tdm_team_new(int64_t threads) { return new Team(static_cast<int>(threads)); }
+
+void tdm_team_free(void* team) { delete static_cast<Team*>(team); }
+
+// Runs `count` launches to the end. One caller at a time per team.
+void tdm_run(void* team, const tdm::Launch* launches, int64_t count) {
+  auto* t = static_cast<Team*>(team);
+  t->start(launches, count);
+  t->walk(0);
+}
+
+}  // extern "C"

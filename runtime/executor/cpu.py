@@ -1,0 +1,125 @@
+"""The CPU executor: a bundle's programs bound to memory and walked by the bundle's own C++ library.
+
+Knows no model: what a pass does stands in the programs. No Python runs between launches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tandem.artifacts.io import Geometry, IoLayout
+from tandem.artifacts.program import Program
+from tandem.keys import Kind
+from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.library import LAUNCH, Library
+
+ALIGNMENT = 64
+POISON = 0xFF
+"""Bytes that read as NaN in fp32 and bf16 alike."""
+
+
+class Image(Protocol):
+    """What the executor takes from an opened bundle."""
+
+    geometry: Geometry
+    weights: np.ndarray
+    library: Library
+    programs: dict[Kind, Program]
+
+
+def aligned(nbytes: int, *, poison: bool = False) -> np.ndarray:
+    """uint8 [nbytes] at a 64-byte boundary: zeros, or POISON in every byte."""
+    block = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    region = block[start : start + nbytes]
+    if poison:
+        region[:] = POISON
+    return region
+
+
+class Bound:
+    """A program with its pointers filled in. The arrays stay alive as long as it does."""
+
+    def __init__(self, program: Program, library: Library, bases: dict[str, int]) -> None:
+        self._words = program.relocate(bases)
+        kernels = np.array([library.address(k.symbol) for k in program.kernels], np.uint64)
+        self.launches = np.zeros(len(program.launches), LAUNCH)
+        self.launches["kernel"] = kernels[program.launches["kernel"]]
+        self.launches["args"] = self._words.ctypes.data + 8 * program.launches["first_param"].astype(np.uint64)
+        self.launches["wait"] = program.launches["wait"]
+
+
+class CpuExecutor:
+    """Implements `tandem.runtime.executor.base.Executor` over host memory.
+
+    `num_pages` sizes the KV pool. `poison` fills scratch and KV with NaNs, so that a read of anything never
+    written shows.
+    """
+
+    def __init__(self, image: Image, *, num_pages: int, poison: bool = False) -> None:
+        self.geometry, self.num_pages = image.geometry, num_pages
+        layout = IoLayout(image.geometry)
+        scratch = max((r.nbytes for p in image.programs.values() for r in p.regions if r.name == "scratch"), default=0)
+        self._library = image.library
+        self._regions = {
+            "weights": image.weights,
+            "kv": aligned(num_pages * image.geometry.page_bytes, poison=poison),
+            "io": aligned(layout.nbytes),
+            "scratch": aligned(scratch, poison=poison),
+        }
+        self._io = layout.views(self._regions["io"])
+        bases = {name: region.ctypes.data for name, region in self._regions.items()}
+        self._bound = {kind: Bound(program, image.library, bases) for kind, program in image.programs.items()}
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        io, num_rows, num_outputs = self._io, len(rows.token), len(rows.output_row)
+        io["counts"][:3] = num_rows, num_outputs, 0
+        for name in ("token", "position", "lane", "slot", "prefix"):
+            io[name][:num_rows] = getattr(rows, name)
+        if rows.ancestor is not None:
+            io["ancestor"][:num_rows] = rows.ancestor
+        io["output_row"][:num_outputs] = rows.output_row
+        self._set_tables(rows.block_table)
+        ms = self._walk(kind)
+        return Outcome(io["argmax"][:num_outputs].copy(), io["gap"][:num_outputs].copy(), ms)
+
+    def commit(self, moves: Moves) -> float:
+        io, count = self._io, len(moves.lane)
+        io["counts"][:3] = 0, 0, count
+        io["move_lane"][:count] = moves.lane
+        io["move_source"][:count] = moves.source
+        io["move_target"][:count] = moves.target
+        self._set_tables(moves.block_table)
+        return self._walk(Kind.COMMIT)
+
+    def logits(self, output: int) -> np.ndarray:
+        return self._io["logits"][output]
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        g = self.geometry
+        pages = self._regions["kv"].reshape(self.num_pages, -1)[np.asarray(block_table[: -(-length // g.page_tokens)])]
+        num_layers = g.page_bytes // (g.page_tokens * sum(groups * size for groups, size in g.kv_planes))
+        parts, offset = [], 0
+        for groups, size in g.kv_planes * num_layers:
+            end = offset + groups * g.page_tokens * size
+            plane = pages[:, offset:end].reshape(len(pages), groups, g.page_tokens, size)
+            parts.append(plane.transpose(0, 2, 1, 3).reshape(-1, groups * size)[:length].tobytes())
+            offset = end
+        return b"".join(parts)
+
+    def _set_tables(self, block_table: np.ndarray) -> None:
+        lanes, blocks = block_table.shape
+        self._io["block_table"][:lanes, :blocks] = block_table
+
+    def _walk(self, kind: Kind) -> float:
+        start = time.perf_counter()
+        self._library.run(self._bound[kind].launches)
+        return (time.perf_counter() - start) * 1e3
+
+    def close(self) -> None:
+        self._bound.clear()
+        self._library.close()

@@ -1,0 +1,54 @@
+"""The bundle's C++ library behind ctypes: kernel addresses and a thread team that walks launch lists.
+
+Knows nothing of programs' meaning; calls release the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+
+from tandem.errors import BundleCorrupt, BundleMismatch
+
+ABI = 1
+LAUNCH = np.dtype([("kernel", "<u8"), ("args", "<u8"), ("wait", "<u8")])
+"""tdm::Launch: a kernel's address, its argument words, whether a barrier stands before it."""
+
+
+class Library:
+    """A loaded library with a team of `threads` threads, the caller's among them."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            self._dll = ctypes.CDLL(str(path))
+            self._dll.tdm_abi.restype = ctypes.c_int64
+            found = self._dll.tdm_abi()
+        except (OSError, AttributeError) as error:
+            raise BundleCorrupt(f"{path}: not a kernel library of this machine ({error}); rebuild the bundle") from None
+        if found != ABI:
+            raise BundleMismatch(f"{path}: kernel ABI {found}, this runtime speaks {ABI}; rebuild the bundle")
+        self._path = path
+        self._dll.tdm_team_new.restype = ctypes.c_void_p
+        self._dll.tdm_team_new.argtypes = [ctypes.c_int64]
+        self._dll.tdm_team_free.argtypes = [ctypes.c_void_p]
+        self._dll.tdm_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._team: int | None = self._dll.tdm_team_new(threads)
+
+    def address(self, symbol: str) -> int:
+        """Where a kernel lies in memory."""
+        try:
+            function = getattr(self._dll, symbol)
+        except AttributeError:
+            raise BundleCorrupt(f"{self._path}: holds no kernel {symbol}; rebuild the bundle") from None
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def run(self, launches: np.ndarray) -> None:
+        """Runs `launches` (dtype LAUNCH) to the end on the team."""
+        self._dll.tdm_run(self._team, launches.ctypes.data, len(launches))
+
+    def close(self) -> None:
+        if self._team is not None:
+            self._dll.tdm_team_free(self._team)
+            self._team = None
