@@ -1,0 +1,90 @@
+"""Reads a manifest that anybody may have written: limits, format number, spelling, fields, digests.
+
+Knows nothing of the folder around it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.artifacts import canonical, digest, layout
+from tandem.artifacts.manifest import Manifest, encode
+from tandem.errors import BundleCorrupt, BundleMismatch
+
+
+def decode(data: bytes) -> Manifest:
+    """The manifest spelt by `data`, fields and digests checked.
+
+    BundleMismatch for another format number, BundleCorrupt that names the field for everything else.
+    """
+    if len(data) > layout.MAX_MANIFEST_BYTES:
+        raise _corrupt(f"over {layout.MAX_MANIFEST_BYTES} bytes")
+    value = canonical.decode(data, layout.MANIFEST)
+    _check_format(value)
+    try:
+        manifest = msgspec.convert(value, Manifest)
+    except msgspec.ValidationError as error:
+        raise _corrupt(str(error)) from None
+    if data != _spelling(manifest):
+        raise _corrupt("spelt otherwise than Tandem writes it; it was changed by hand")
+    _check(manifest)
+    return manifest
+
+
+def _spelling(manifest: Manifest) -> bytes | None:
+    try:
+        return encode(manifest)
+    except ValueError:  # text that UTF-8 cannot hold
+        return None
+
+
+def _check_format(value: object) -> None:
+    found = value.get("format") if isinstance(value, dict) else None
+    if type(found) is not int:
+        raise _corrupt("no format number - at `$.format`")
+    if found != layout.FORMAT:
+        newer = "update Tandem, or compile the model again with this version"
+        older = "compile the model again with this version"
+        advice = newer if found > layout.FORMAT else older
+        raise BundleMismatch(f"{layout.MANIFEST}: format {layout.FORMAT} wanted, {found} found; {advice}")
+
+
+def _check(manifest: Manifest) -> None:
+    for i, file in enumerate(manifest.files):
+        if fault := layout.path_fault(file.path):
+            raise _corrupt(f"path {file.path!r} {fault} - at `$.files[{i}].path`")
+        if file.path.startswith(layout.KERNELS) and file.path != layout.kernel_file(file.sha256):
+            raise BundleCorrupt(f"{file.path}: not named by its digest {file.sha256}")
+    paths = [f.path for f in manifest.files]
+    if paths != sorted(set(paths)) or len(paths) > layout.MAX_FILES:
+        raise _corrupt("paths twice, out of order or too many - at `$.files`")
+    if absent := [path for path in layout.REQUIRED if path not in paths]:
+        raise BundleCorrupt(f"{absent[0]}: required, but not listed in {layout.MANIFEST}")
+    _check_entries(manifest)
+    if any(i >= manifest.geometry.vocab_size for i in manifest.tokenizer.stop_ids):
+        raise _corrupt("an id outside the vocabulary - at `$.tokenizer.stop_ids`")
+    if manifest.proof.differing:
+        raise _corrupt("exact arithmetic with differing cases - at `$.proof.differing`")
+    for field, wanted in (
+        ("build_id", digest.build_id(manifest.resolved)),
+        ("content_id", manifest.compute_content_id()),
+    ):
+        if getattr(manifest, field) != wanted:
+            raise BundleCorrupt(
+                f"{layout.MANIFEST}: its fields give {field} {wanted}, not what it says - at `$.{field}`"
+            )
+
+
+def _check_entries(manifest: Manifest) -> None:
+    digests = {f.path: f.sha256 for f in manifest.files}
+    keys = set()
+    for i, entry in enumerate(manifest.entries):
+        if digests.get(entry.program) != entry.sha256:
+            raise BundleCorrupt(f"{entry.program}: not the program listed - at `$.entries[{i}].sha256`")
+        keys.add(manifest.key(entry))
+    if len(keys) != len(manifest.entries):
+        raise _corrupt("two entries with one key - at `$.entries`")
+
+
+def _corrupt(fault: str) -> BundleCorrupt:
+    return BundleCorrupt(f"{layout.MANIFEST}: {fault}")

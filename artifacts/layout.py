@@ -1,0 +1,58 @@
+"""Names and limits of the files in a bundle, as `docs/bundle.md` states them.
+
+Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FORMAT: Final = 1
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+TOKENIZER = "tokenizer.json"
+PRICES = "prices.json"
+PROOF = "proof.json"
+ORACLE = "oracle.json"
+REPORT = "report/report.md"
+STAIRCASE = "report/staircase.svg"
+PROGRAMS = "programs/"
+KERNELS = "kernels/"
+
+REQUIRED = (WEIGHTS, TOKENIZER, PRICES, PROOF, ORACLE)
+"""Files every bundle lists."""
+
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_JSON_BYTES = 16 << 20
+MAX_PATH_CHARS = 200
+MAX_FILES = 1 << 16
+
+_PART = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def program_file(name: str) -> str:
+    """Path of the program called `name`."""
+    return f"{PROGRAMS}{name}.tdp"
+
+
+def kernel_file(sha256: str) -> str:
+    """Path of the native library with this digest (64 hex digits)."""
+    return f"{KERNELS}{sha256}.so"
+
+
+def path_fault(path: str) -> str | None:
+    """Why `path` may not be listed in a bundle, or None: a fault here could lead out of the folder."""
+    if not path or len(path) > MAX_PATH_CHARS:
+        return f"is empty or over {MAX_PATH_CHARS} characters"
+    if path.startswith("/"):
+        return "is absolute"
+    if path == MANIFEST:
+        return "is the manifest itself"
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            return f"holds the part {part!r}"
+        if not _PART.fullmatch(part):
+            return "holds a character outside A-Z a-z 0-9 . _ - /"
+    return None

@@ -1,0 +1,144 @@
+"""Opens a bundle: header first, then exactly the listed files, then digests. Nothing is executed here.
+
+Knows nothing of models; what a bundle means is up to the runtime.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from tandem.artifacts import canonical, digest, fit, folder, layout, trust
+from tandem.artifacts.header import decode
+from tandem.artifacts.io import Geometry
+from tandem.artifacts.manifest import EntryRecord, FileRecord, Manifest
+from tandem.artifacts.program import Program
+from tandem.artifacts.program import decode as decode_program
+from tandem.artifacts.weights import MappedWeights
+from tandem.device import this_machine
+from tandem.errors import BundleCorrupt, BundleError, BundleMismatch
+from tandem.keys import Kind
+
+Depth = Literal["sizes", "digests"]
+"""`sizes`: every size, and every digest but the weights'. `digests`: all digests."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle. Nothing large is in memory; `weights` is a map."""
+
+    path: Path
+    manifest: Manifest
+    trust_native: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.manifest.geometry.geometry()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds it holds programs for."""
+        return tuple(dict.fromkeys(entry.kind for entry in self.manifest.entries))
+
+    def program(self, kind: Kind) -> Program:
+        """The program of the first entry of `kind`. BundleMismatch if there is none."""
+        entry = next((e for e in self.manifest.entries if e.kind is kind), None)
+        if entry is None:
+            raise BundleMismatch(f"{self.path}: no entry of kind {kind}; compile the model again with this version")
+        return self._read_program(entry)
+
+    @cached_property
+    def weights(self) -> MappedWeights:
+        return MappedWeights.open(self.path / layout.WEIGHTS)
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / layout.TOKENIZER
+
+    @cached_property
+    def prices(self) -> dict[str, Any]:
+        """`prices.json`: context class -> kind -> rows -> ms, with `step_ms` and `measured`."""
+        return self.json(layout.PRICES)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """One of the JSON files. BundleCorrupt unless it is a strict JSON object of a sane size."""
+        path = self.path / name
+        if path.stat().st_size > layout.MAX_JSON_BYTES:
+            raise BundleCorrupt(f"{name}: over {layout.MAX_JSON_BYTES} bytes")
+        value = canonical.decode(path.read_bytes(), name)
+        if not isinstance(value, dict):
+            raise BundleCorrupt(f"{name}: no JSON object")
+        return value
+
+    def fit(self) -> fit.Fit:
+        """How well this machine suits the bundle."""
+        return fit.grade(self.manifest.host, this_machine())
+
+    @cached_property
+    def library_path(self) -> Path:
+        """The native library: the one door to code that is not ours.
+
+        BundleMismatch for a machine it was not built for, BundleUntrusted for code from elsewhere.
+        """
+        names = [f.path for f in self.manifest.files if f.path.startswith(layout.KERNELS)]
+        if len(names) != 1:
+            raise BundleMismatch(f"{self.path}: {len(names)} native libraries, 1 wanted; compile the model again")
+        self.fit().require()
+        trust.require(self.manifest, self.trust_native)
+        return self.path / names[0]
+
+    def verify(self, progress: digest.Progress | None = None) -> None:
+        """Everything `open_bundle` checks, every digest, the weights' header, each program and JSON file.
+
+        BundleCorrupt, which names the file, for any byte that is not as it was sealed.
+        """
+        check(self.path, read_manifest(self.path), "digests", progress)
+        _ = self.weights
+        for entry in self.manifest.entries:
+            self._read_program(entry)
+        for name in (layout.PRICES, layout.PROOF, layout.ORACLE):
+            self.json(name)
+
+    def _read_program(self, entry: EntryRecord) -> Program:
+        program = decode_program((self.path / entry.program).read_bytes(), entry.program)
+        held = {file.sha256 for file in self.manifest.files if file.path.startswith(layout.KERNELS)}
+        if absent := {kernel.binary for kernel in program.kernels} - held:
+            raise BundleCorrupt(f"{entry.program}: needs the kernel {min(absent)}, which the bundle does not hold")
+        return program
+
+
+def open_bundle(path: str | os.PathLike[str], *, verify: Depth = "sizes", trust_native: bool = False) -> Bundle:
+    """Opens the bundle in the folder `path`, or says in one line why not.
+
+    `trust_native` lets `library_path` hand out code built elsewhere. Raises BundleError (nothing there),
+    BundleCorrupt (damaged) or BundleMismatch (another format).
+    """
+    place = Path(path)
+    manifest = read_manifest(place)
+    check(place, manifest, verify)
+    return Bundle(place, manifest, trust_native)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the bundle at `path`, checked in itself; no other file is read."""
+    if not path.is_dir():
+        what = "a file, not a folder" if path.exists() else "nothing there"
+        raise BundleError(f"{path}: {what}; a bundle is the folder that tandem-compile wrote")
+    return decode(folder.read(path, layout.MANIFEST, layout.MAX_MANIFEST_BYTES))
+
+
+def check(path: Path, manifest: Manifest, depth: Depth, progress: digest.Progress | None = None) -> None:
+    """Holds the folder against its manifest. BundleCorrupt that names the file."""
+    folder.check_listing(path, {file.path: file.size for file in manifest.files})
+    for file in manifest.files:
+        if depth == "digests" or file.path != layout.WEIGHTS:
+            _check_digest(path, file, progress)
+
+
+def _check_digest(path: Path, file: FileRecord, progress: digest.Progress | None) -> None:
+    found = digest.sha256_file(path / file.path, progress)
+    if found != file.sha256:
+        raise BundleCorrupt(f"{file.path}: sha256 {file.sha256} wanted, {found} found; copy or compile it again")

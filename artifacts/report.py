@@ -1,0 +1,91 @@
+"""What `tandem-bundle inspect` says of a bundle: as a JSON object, and as lines for people.
+
+Knows nothing of commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tandem.artifacts import layout, trust
+from tandem.artifacts.reader import Bundle
+
+_ORIGIN = {
+    trust.Origin.HERE: "native code was built on this machine",
+    trust.Origin.ELSEWHERE: "native code comes from elsewhere: tandem-run wants --trust-native",
+    trust.Origin.FORGED: "native code claims this machine falsely: do not load it",
+}
+
+
+def facts(bundle: Bundle) -> dict[str, Any]:
+    """Everything worth knowing, in plain JSON values."""
+    manifest, fit = bundle.manifest, bundle.fit()
+    sizes = {file.path: file.size for file in manifest.files}
+    copied = ("name", "family", "profile", "device", "arithmetic", "geometry", "entries", "tokenizer", "host", "proof")
+    return {
+        "path": str(bundle.path),
+        "format": manifest.format,
+        **msgspec.to_builtins({name: getattr(manifest, name) for name in copied}),
+        "bytes": sum(sizes.values()),
+        "files": sizes,
+        "prices": price_summary(bundle.prices),
+        "fit": {
+            "grade": fit.grade.value,
+            "reasons": [{"field": r.field, "wanted": r.wanted, "found": r.found} for r in fit.reasons],
+        },
+        "origin": trust.origin(manifest).value,
+        "build_id": manifest.build_id,
+        "content_id": manifest.content_id,
+    }
+
+
+def price_summary(prices: dict[str, Any]) -> dict[str, Any]:
+    """`measured`, `step_ms`, and per context class the milliseconds of the fewest and most rows of each kind."""
+    classes = {name: _class_summary(value) for name, value in prices.items() if isinstance(value, dict)}
+    return {"measured": prices.get("measured"), "step_ms": prices.get("step_ms"), "classes": classes}
+
+
+def _class_summary(kinds: dict[str, Any]) -> dict[str, Any]:
+    summary = {}
+    for kind, by_rows in kinds.items():
+        if isinstance(by_rows, dict):
+            counts = sorted((rows for rows in by_rows if rows.isdecimal()), key=int)
+            summary[kind] = {rows: by_rows[rows] for rows in dict.fromkeys(counts[:1] + counts[-1:])}
+    return summary
+
+
+def lines(facts: dict[str, Any]) -> Iterator[str]:
+    """The facts as text, a line each."""
+    geometry, proof, fit = facts["geometry"], facts["proof"], facts["fit"]
+    weights = facts["files"][layout.WEIGHTS]
+    kinds = dict.fromkeys(entry["kind"] for entry in facts["entries"])
+    yield f"{facts['name']}: {facts['family']}, profile {facts['profile']}, device {facts['device']}"
+    yield f"  arithmetic  {facts['arithmetic']}: {proof['cases']:,} cases compared, {proof['differing']:,} differ"
+    yield (
+        f"  capacity    {geometry['context_length']:,} tokens of context, {geometry['max_lanes']} lanes, "
+        f"{geometry['max_rows']} rows a pass, pages of {geometry['page_tokens']} tokens"
+    )
+    yield f"  size        {_mib(facts['bytes'])} in {len(facts['files'])} files, {_mib(weights)} of it weights"
+    yield f"  entries     {len(facts['entries'])}: {', '.join(kinds)}"
+    yield from _price_lines(facts["prices"])
+    yield f"  here        {fit['grade']}"
+    for reason in fit["reasons"]:
+        yield f"              {reason['field']}: {reason['wanted']} wanted, {reason['found']} found"
+    yield f"  origin      {_ORIGIN[trust.Origin(facts['origin'])]}"
+    yield f"  build_id    {facts['build_id']}"
+    yield f"  content_id  {facts['content_id']}"
+
+
+def _price_lines(prices: dict[str, Any]) -> Iterator[str]:
+    yield f"  prices      measured: {prices['measured'] or 'not stated'}"
+    for name, kinds in prices["classes"].items():
+        for kind, by_rows in kinds.items():
+            spans = ", ".join(f"{rows} rows {ms} ms" for rows, ms in by_rows.items())
+            yield f"              context {name} {kind}: {spans}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

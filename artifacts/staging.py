@@ -1,0 +1,138 @@
+"""Folders that are written beside their place and put there whole: names, locks, syncing, the last rename.
+
+Knows nothing of what the folders hold, except that only a bundle or an empty folder is ever replaced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+from pathlib import Path
+
+from tandem.artifacts import layout
+from tandem.errors import UsageError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_ATTEMPTS = 100
+
+
+def prefix(target: Path) -> str:
+    """How the names of partial folders for `target` begin; a process id and a random part follow."""
+    return f".{target.name}.partial-"
+
+
+def check_target(target: Path, replace: bool) -> None:
+    """UsageError unless a bundle may be published at `target`."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise UsageError(f"{target} exists and is no folder; choose another place for the bundle")
+    if not any(target.iterdir()):
+        return
+    if not replace:
+        raise UsageError(f"{target} exists; remove it, choose another place, or ask to replace it")
+    if not (target / layout.MANIFEST).is_file():
+        raise UsageError(f"{target} is no bundle, so it is not replaced; choose another place")
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that marks `folder` as in use for as long as it is open."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network file systems know no locks; the process id still guards the folder.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
+def sweep(target: Path) -> None:
+    """Removes partial folders for `target` whose process is gone.
+
+    Both the process id and the lock must say so: an id means nothing in another container.
+    """
+    pattern = re.compile(re.escape(prefix(target)) + r"([0-9]+)-[0-9a-f]+")
+    for folder in target.parent.iterdir():
+        match = pattern.fullmatch(folder.name)
+        if not match or folder.is_symlink() or _alive(int(match.group(1))):
+            continue
+        try:
+            descriptor = lock(folder)
+        except OSError:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def settle(folder: Path) -> None:
+    """Makes every file 0444 and every folder 0755, and all of it durable."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(parent, name)
+            path.chmod(0o444)
+            sync(path)
+        os.chmod(parent, 0o755)
+        sync(Path(parent))
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's data, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exchange(folder: Path, target: Path, replace: bool) -> Path | None:
+    """Puts `folder` at `target` in one step; returns where the folder that stood there lies now, if any.
+
+    UsageError if something has appeared at `target` and may not be replaced.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            # Succeeds where nothing, or an empty folder, is in the way.
+            os.rename(folder, target)
+            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        check_target(target, replace)
+        try:
+            _swap(folder, target)
+            return folder
+        except FileNotFoundError:
+            continue  # Another process took it away; the place is free again.
+    raise UsageError(f"{target} keeps changing; let the other compiles of it end first")
+
+
+def _swap(first: Path, second: Path) -> None:
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(first), os.fsencode(second)
+    if rename is not None and rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return
+    code = ctypes.get_errno() if rename is not None else errno.ENOSYS
+    if code not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(code, os.strerror(code), str(second))
+    # No exchange on this file system: the place is empty for a moment, but never half-written.
+    aside = first.with_name(first.name + "0")
+    os.rename(second, aside)
+    os.rename(first, second)
+    os.rename(aside, first)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

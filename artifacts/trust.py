@@ -1,0 +1,100 @@
+"""Whose native code may be loaded: that of bundles sealed by this user on this machine, or with an explicit flag.
+
+Knows nothing of what the code does. The key never leaves its file; bundles carry a code over their content id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from enum import StrEnum
+from pathlib import Path
+
+from tandem.artifacts.manifest import BuiltHere, Manifest
+from tandem.errors import BundleUntrusted
+
+KEY_BYTES = 32
+REMEDY = "compile the model on this machine, or pass --trust-native if you trust where the bundle comes from"
+
+
+class Origin(StrEnum):
+    """Where a bundle was sealed, as far as this machine can tell."""
+
+    HERE = "here"
+    ELSEWHERE = "elsewhere"
+    FORGED = "forged"
+
+
+def key_path() -> Path:
+    """Where this user's key lies: `$XDG_STATE_HOME/tandem/machine.key`, in `~/.local/state` if that is unset."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    return base / "tandem" / "machine.key"
+
+
+def seal(content_id: str) -> BuiltHere:
+    """Marks content as built here; makes the key on first use. BundleUntrusted for a key others may read."""
+    key = _read_key() or _make_key()
+    return BuiltHere(key=_key_id(key), token=_token(key, content_id))
+
+
+def origin(manifest: Manifest) -> Origin:
+    """Where `manifest` was sealed. FORGED: it claims this machine's key, but for other content."""
+    key, built = _read_key(), manifest.built_here
+    if key is None or built is None or built.key != _key_id(key):
+        return Origin.ELSEWHERE
+    return Origin.HERE if hmac.compare_digest(built.token, _token(key, manifest.content_id)) else Origin.FORGED
+
+
+def require(manifest: Manifest, trust_native: bool) -> None:
+    """BundleUntrusted unless native code of this bundle may be loaded."""
+    if trust_native:
+        return
+    found = origin(manifest)
+    if found is Origin.FORGED:
+        raise BundleUntrusted(f"built_here names this machine's key, but not this content; {REMEDY}")
+    if found is Origin.ELSEWHERE:
+        raise BundleUntrusted(f"its native code was not built on this machine by this user; {REMEDY}")
+
+
+def _key_id(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def _token(key: bytes, content_id: str) -> str:
+    return hmac.new(key, content_id.encode(), hashlib.sha256).hexdigest()
+
+
+def _read_key() -> bytes | None:
+    path = key_path()
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        facts, key = os.fstat(file), opened.read(KEY_BYTES + 1)
+    private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077 and facts.st_uid == os.geteuid()
+    if not private or len(key) != KEY_BYTES:
+        raise BundleUntrusted(f"{path}: not a key only you can read; delete it and compile your bundles again")
+    return key
+
+
+def _make_key() -> bytes:
+    """A new key, or the one another process made first: a link appears whole or not at all."""
+    path = key_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+    key = _read_key()
+    assert key is not None
+    return key

@@ -1,0 +1,122 @@
+"""Writes a bundle beside its place and puts it there in one step; an error leaves the place as it was.
+
+Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from tandem.artifacts import digest, layout, staging, trust
+from tandem.artifacts.header import decode
+from tandem.artifacts.manifest import Draft, FileRecord, Manifest, encode
+from tandem.errors import UsageError
+
+
+class BundleWriter:
+    """Gathers the files of one bundle; `publish` ends it.
+
+    with BundleWriter(target) as writer:
+        writer.add(layout.PRICES, data)
+        fill(writer.path(layout.WEIGHTS))
+        manifest = writer.publish(draft)
+
+    UsageError if `target` exists and may not be replaced. Leaving the block without `publish` removes everything.
+    """
+
+    def __init__(self, target: Path, *, replace: bool = False) -> None:
+        self.target = target.parent.resolve() / target.name if target.name else target.resolve()
+        self.replace = replace
+        self._folder: Path | None = None
+        self._lock = -1
+
+    def __enter__(self) -> BundleWriter:
+        staging.check_target(self.target, self.replace)
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        staging.sweep(self.target)
+        name = f"{staging.prefix(self.target)}{os.getpid()}-{secrets.token_hex(4)}"
+        folder = self.target.with_name(name)
+        folder.mkdir(mode=0o700)
+        self._folder, self._lock = folder, staging.lock(folder)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def path(self, name: str) -> Path:
+        """Where to write the file `name` of the bundle, its folder made."""
+        assert self._folder is not None, "outside the with block, or published"
+        if fault := layout.path_fault(name):
+            raise UsageError(f"{name!r} cannot be a file of a bundle: it {fault}")
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def add(self, name: str, data: bytes) -> None:
+        """Writes the file `name` whole. FileExistsError if it is there."""
+        with open(self.path(name), "xb") as file:
+            file.write(data)
+
+    def add_file(self, name: str, source: Path) -> None:
+        """Copies the file `source` to `name`."""
+        shutil.copyfile(source, self.path(name))
+
+    def add_kernel(self, data: bytes) -> str:
+        """Writes a native library under its digest, which it returns."""
+        sha256 = digest.sha256_bytes(data)
+        self.add(layout.kernel_file(sha256), data)
+        return sha256
+
+    def publish(self, draft: Draft, progress: digest.Progress | None = None) -> Manifest:
+        """Digests, seals, syncs and renames; returns the manifest as written.
+
+        BundleCorrupt if the draft and the files do not make a sound bundle. UsageError if the target has
+        appeared meanwhile and may not be replaced.
+        """
+        assert self._folder is not None, "outside the with block, or published"
+        manifest = _seal(draft, self._files(self._folder, progress))
+        data = encode(manifest)
+        decode(data)  # Nothing is published that would be refused.
+        (self._folder / layout.MANIFEST).write_bytes(data)
+        staging.settle(self._folder)
+        self._folder = staging.exchange(self._folder, self.target, self.replace)
+        staging.sync(self.target.parent)
+        return manifest
+
+    def _files(self, folder: Path, progress: digest.Progress | None) -> tuple[FileRecord, ...]:
+        found = (path for path in folder.rglob("*") if not path.is_dir())
+        records = [
+            FileRecord(
+                path=path.relative_to(folder).as_posix(),
+                size=path.stat().st_size,
+                sha256=digest.sha256_file(path, progress),
+            )
+            for path in found
+        ]
+        return tuple(sorted(records, key=lambda record: record.path))
+
+
+def _seal(draft: Draft, files: tuple[FileRecord, ...]) -> Manifest:
+    digests = {file.path: file.sha256 for file in files}
+    facts = {name: getattr(draft, name) for name in Draft.__struct_fields__}
+    facts["entries"] = tuple(msgspec.structs.replace(e, sha256=digests.get(e.program, "")) for e in draft.entries)
+    manifest = Manifest(
+        **facts,
+        format=layout.FORMAT,
+        files=files,
+        build_id=digest.build_id(draft.resolved),
+        content_id="",
+        built_here=None,
+    )
+    content_id = manifest.compute_content_id()
+    return msgspec.structs.replace(manifest, content_id=content_id, built_here=trust.seal(content_id))
