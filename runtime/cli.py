@@ -1,0 +1,117 @@
+"""`tandem-run`: serve a bundle, answer one prompt, or chat. Declares the flags and picks the road.
+
+Imports what a road needs only when it is taken, so that --help is quick and one prompt needs no HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandem.command import run_command
+from tandem.errors import UsageError
+
+if TYPE_CHECKING:
+    from tandem.runtime.loading import LoadOptions
+    from tandem.runtime.terminal import Wishes
+
+SHARE = click.FloatRange(0, 1)
+POSITIVE = click.IntRange(1)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--prompt", metavar="TEXT", help="Answer one prompt on stdout and exit.")
+@click.option("--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends.")
+@click.option("--raw", is_flag=True, help="Give --prompt to the model as it is, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer to --prompt as a JSON object with its counts.")
+@click.option("--max-tokens", type=POSITIVE, help="Longest answer of --prompt and --chat.  [default: rest of context]")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, help="0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0)
+@click.option("--top-k", type=click.IntRange(0), default=0, help="0 is off.")
+@click.option("--min-p", type=SHARE, default=0.0)
+@click.option("--seed", type=int, help="Same seed, same text.  [default: fresh noise]")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option("--threads", type=POSITIVE, help="Threads of a pass.  [default: one a core]")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks a free one.")
+@click.option("--served-model-name", metavar="NAME", help="The model's name to clients.  [default: the bundle's]")
+@click.option("--api-key", metavar="KEY", help="Ask clients for this key; TANDEM_RUN_API_KEY keeps it out of ps.")
+@click.option("--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or a file's.")
+@click.option("--max-num-seqs", type=POSITIVE, default=4, help="Requests answered at once.")
+@click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
+@click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
+@click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
+def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, verbose: bool, **flags: Any) -> None:
+    """Serve BUNDLE as an OpenAI-compatible endpoint, or answer on this terminal."""
+    if chat and prompt is not None:
+        raise click.UsageError("--prompt and --chat exclude each other")
+    if prompt is None and (raw or as_json):
+        raise click.UsageError(f"{'--raw' if raw else '--json'} goes with --prompt")
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    if chat or prompt is not None:
+        _on_terminal(bundle, prompt, raw, as_json, flags)
+    else:
+        _on_socket(bundle, flags)
+
+
+def main() -> None:
+    sys.exit(run_command(run, "tandem-run"))
+
+
+def _on_terminal(bundle: Path, prompt: str | None, raw: bool, as_json: bool, flags: dict[str, Any]) -> None:
+    from tandem.runtime import terminal
+    from tandem.runtime.loading import load
+
+    wishes = _wishes(flags)
+    service = load(bundle, _load_options(flags, max_num_seqs=1))
+    try:
+        if prompt is None:
+            terminal.chat(service, wishes)
+        else:
+            terminal.answer_once(service, prompt, wishes, raw=raw, as_json=as_json)
+    finally:
+        service.worker.stop()
+
+
+def _on_socket(bundle: Path, flags: dict[str, Any]) -> None:
+    from tandem.runtime.loading import load
+    from tandem.runtime.serve import bind, serve
+
+    api_key = _api_key(flags["api_key"], flags["api_key_file"])
+    with bind(flags["host"], flags["port"]) as bound:
+        serve(load(bundle, _load_options(flags, max_num_seqs=flags["max_num_seqs"])), bound, api_key=api_key)
+
+
+def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
+    from tandem.runtime.loading import LoadOptions
+
+    names = ("drafter", "threads", "max_model_len", "max_queue", "trust_native", "served_model_name")
+    return LoadOptions(max_num_seqs=max_num_seqs, **{name: flags[name] for name in names})
+
+
+def _wishes(flags: dict[str, Any]) -> Wishes:
+    from tandem.runtime.request import Sampling
+    from tandem.runtime.terminal import Wishes
+
+    if "" in flags["stop"]:
+        raise UsageError("--stop needs a text")
+    sampling = Sampling(**{name: flags[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed")})
+    return Wishes(flags["max_tokens"], sampling, flags["stop"])
+
+
+def _api_key(given: str | None, file: Path | None) -> str | None:
+    if given is not None and file is not None:
+        raise click.UsageError("--api-key and --api-key-file exclude each other")
+    key = given if file is None else file.read_text().strip()
+    if key is not None and not key.strip():
+        raise UsageError("the API key is empty; leave the flag out to serve without one")
+    return key

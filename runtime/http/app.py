@@ -1,0 +1,107 @@
+"""The OpenAI-compatible endpoints over a service. `docs/api.md` lists what they honour.
+
+Knows nothing of bundles, engines or sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tandem.errors import CapacityError, RequestError, TandemError
+from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
+from tandem.runtime.http.edge import HEALTH, Edge, read_limited
+from tandem.runtime.http.errors import handle_error, json_response
+from tandem.runtime.http.prompts import Order, chat_order, check_model, completion_order
+from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
+from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
+from tandem.runtime.http.stream import PING_SECONDS, EventStream, chunks
+from tandem.runtime.service import Service
+
+MAX_BODY_BYTES = 16 * 2**20
+CLIENT_GONE = 499
+"""nginx's status for a client that hung up; nobody reads it but logs."""
+
+AnyBody = TypeVar("AnyBody", CompletionBody, ChatBody)
+
+
+def build_app(
+    service: Service,
+    *,
+    api_key: str | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    ping_seconds: float = PING_SECONDS,
+) -> Edge:
+    """The ASGI app; its `draining` turns new requests away."""
+    endpoints = Endpoints(service, max_body_bytes, ping_seconds)
+    routes = [
+        Route(HEALTH, endpoints.health),
+        Route("/v1/models", endpoints.models),
+        Route("/v1/models/{name:path}", endpoints.model),
+        Route("/v1/completions", endpoints.completions, methods=["POST"]),
+        Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+    ]
+    errors = dict.fromkeys((HTTPException, TandemError, Exception), handle_error)
+    return Edge(Starlette(routes=routes, exception_handlers=errors), api_key=api_key)
+
+
+class Endpoints:
+    """One method an endpoint; errors leave as exceptions and are worded by `errors`."""
+
+    def __init__(self, service: Service, max_body_bytes: int, ping_seconds: float) -> None:
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        self._ping_seconds = ping_seconds
+        self._model = Model(service.model, service.created, service.context_length)
+
+    async def health(self, request: Request) -> Response:
+        if not self._service.worker.healthy:
+            raise CapacityError("the engine is out of service after a failed pass; restart the server", status=503)
+        return json_response({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        return json_response(ModelList([self._model]))
+
+    async def model(self, request: Request) -> Response:
+        check_model(self._service, request.path_params["name"])
+        return json_response(self._model)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(request, CompletionBody, completion_order, CompletionShape())
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await self._answer(request, ChatBody, chat_order, ChatShape())
+
+    async def _answer(
+        self, request: Request, kind: type[AnyBody], order_of: Callable[[Service, AnyBody], Order], shape: Shape
+    ) -> Response:
+        def read(data: bytes) -> tuple[AnyBody, Order]:
+            body = read_body(data, kind)
+            return body, order_of(self._service, body)
+
+        try:
+            data = await read_limited(request, self._max_body_bytes)
+            # Off the event loop: a long prompt must not hold up other streams.
+            body, order = await asyncio.to_thread(read, data)
+            options = _stream_options(body)
+            answer, letterhead = Answer(self._service, order), Letterhead(self._service, shape)
+            if body.stream:
+                return EventStream(answer, chunks(answer, letterhead, shape, options, self._ping_seconds))
+            with answer:
+                text, end = await unless_gone(request.receive, answer.whole())
+        except (ClientDisconnect, ClientGone):
+            return Response(status_code=CLIENT_GONE)
+        return json_response(letterhead.whole(text, end.reason.value, answer.usage(len(end.ids))))
+
+
+def _stream_options(body: Body) -> StreamOptions:
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
+    return body.stream_options or StreamOptions()

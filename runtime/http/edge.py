@@ -1,0 +1,74 @@
+"""What every HTTP request passes first: its id, the API key, and the sign that the server is draining.
+
+Knows nothing of bodies or models.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tandem.errors import CapacityError, RequestError, TandemError
+from tandem.runtime.http.errors import error_response
+
+HEALTH = "/health"
+_SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Edge:
+    """The outermost ASGI app. Set `draining` to turn new requests away with 503 while those in flight go on."""
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None = None) -> None:
+        self.draining = False
+        self._app = app
+        self._api_key = api_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        refusal = self._refusal(scope["path"], headers)
+        await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
+
+    def _refusal(self, path: str, headers: Headers) -> TandemError | None:
+        if path != HEALTH and self._api_key is not None:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
+            if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self._api_key.encode()):
+                return RequestError(
+                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                    code="invalid_api_key",
+                    status=401,
+                )
+        if self.draining:
+            return CapacityError("the server is shutting down; send the request elsewhere", status=503)
+        return None
+
+
+async def read_limited(request: Request, max_bytes: int) -> bytes:
+    """The request's body. Raises HTTPException 413 as soon as it is known to be longer than `max_bytes`."""
+    declared = request.headers.get("content-length", "0")
+    data = bytearray()
+    if not declared.isdecimal() or int(declared) <= max_bytes:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > max_bytes:
+                break
+        else:
+            return bytes(data)
+    raise HTTPException(413, f"the body is longer than {max_bytes} bytes")

@@ -1,0 +1,96 @@
+"""From a checked body to what the engine is asked: prompt ids, budget, sampling, stops.
+
+Knows the endpoints' defaults; runs beside the event loop, for long prompts take milliseconds to encode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.errors import RequestError
+from tandem.runtime.chat import plain_content
+from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
+from tandem.runtime.request import Request, Sampling
+from tandem.runtime.service import Service
+
+COMPLETION_TOKENS = 16
+"""OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
+
+TEMPLATE_OWN = {"messages", "add_generation_prompt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a body asks for: a request and the stop strings that end its text."""
+
+    request: Request
+    stops: list[str]
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """No name means the model that is served. Raises RequestError 404 for another one."""
+    if name is not None and name != service.model:
+        raise RequestError(
+            f"the model {name!r} is not served here; this is {service.model!r}",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+
+
+def completion_order(service: Service, body: CompletionBody) -> Order:
+    check_model(service, body.model)
+    return _order(service, body, _prompt_ids(service, body.prompt), body.token_limit or COMPLETION_TOKENS, "prompt")
+
+
+def chat_order(service: Service, body: ChatBody) -> Order:
+    check_model(service, body.model)
+    variables = body.chat_template_kwargs or {}
+    if taken := TEMPLATE_OWN & variables.keys():
+        raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
+    messages = [_message(i, message) for i, message in enumerate(body.messages)]
+    prompt = service.chat.render(
+        messages, add_generation_prompt=body.add_generation_prompt is not False, **variables
+    )
+    return _order(service, body, service.encode(prompt, add_special_tokens=False), body.token_limit, "messages")
+
+
+def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> Order:
+    sampling = Sampling(
+        temperature=body.temperature or 0.0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(body.top_k or 0, 0),
+        min_p=body.min_p or 0.0,
+        seed=body.seed,
+    )
+    request = service.request(
+        prompt,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop_ids=body.stop_token_ids or (),
+        ignore_eos=bool(body.ignore_eos),
+        param=param,
+    )
+    return Order(request, body.stops)
+
+
+def _prompt_ids(service: Service, prompt: str | list[str | int | list[int]]) -> tuple[int, ...]:
+    match prompt:
+        case str(text) | [str(text)]:
+            return service.encode(text, add_special_tokens=True)
+        case [[*ids]] if not isinstance(prompt[0], str):
+            return tuple(ids)
+        case [*ids] if all(isinstance(i, int) for i in ids):
+            return tuple(i for i in ids if isinstance(i, int))
+        case _:
+            raise RequestError("one prompt a request: give a text, or a list of one text or of ids", param="prompt")
+
+
+def _message(index: int, message: Message) -> dict[str, object]:
+    """A message as templates read it: plain text, absent fields left out."""
+    parts = message.content
+    if parts is None and message.tool_calls is None:
+        raise RequestError(f"message {index} has no content", param=f"messages[{index}].content")
+    content = plain_content(parts if parts is None or isinstance(parts, str) else [part.text for part in parts])
+    rest = {"name": message.name, "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id}
+    return {"role": message.role, "content": content} | {k: v for k, v in rest.items() if v is not None}

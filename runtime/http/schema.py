@@ -1,0 +1,110 @@
+"""Bodies of requests: what is honoured, with its types and bounds, and how a bad body is reported.
+
+Knows nothing of engines; turning a body into a request for one is `prompts`' work.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tandem.errors import RequestError
+from tandem.runtime.http.fields import check_fields
+
+Count = Annotated[int, Meta(ge=1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Stop = Annotated[str, Meta(min_length=1)]
+
+
+class StreamOptions(Struct, kw_only=True):
+    """`include_obfuscation` is accepted and has no effect."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Body(Struct, kw_only=True):
+    """Fields that both endpoints honour. null stands for the default everywhere."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionBody(Body, kw_only=True):
+    """`prompt` is a text, a list of one text, token ids, or a list of one list of them."""
+
+    prompt: str | list[str | TokenId | list[TokenId]]
+
+
+class Part(Struct, kw_only=True):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Struct, kw_only=True):
+    """One turn. What templates may read of earlier tool calls is passed on to them."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatBody(Body, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+AnyBody = TypeVar("AnyBody", CompletionBody, ChatBody)
+_MISSING = re.compile(r"missing required field `([^`]+)`")
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+
+
+def read_body(data: bytes, kind: type[AnyBody]) -> AnyBody:
+    """The body `data` as `kind`. Raises RequestError with the path of the first field that is wrong as `param`."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise RequestError("the body must be a JSON object", code="invalid_json")
+    check_fields(body, kind.__struct_fields__)
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from error
+
+
+def _field_error(message: str) -> RequestError:
+    """msgspec's `Expected ... - at $.messages[0].role` as an error that names `messages[0].role`."""
+    path = _PATH.search(message)
+    param = path.group(1) if path else ""
+    if missing := _MISSING.search(message):
+        param = f"{param}.{missing.group(1)}" if param else missing.group(1)
+    text = _PATH.sub("", message)
+    return RequestError(f"{param}: {text[:1].lower()}{text[1:]}" if param else text, param=param or None)

@@ -1,0 +1,125 @@
+"""From a bundle's path to a running service: open, check, map, restore, start. No HTTP and no model in sight.
+
+Knows nothing of what the bundle's programs compute.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tandem.device import this_machine
+from tandem.errors import BundleCorrupt, UsageError
+from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.service import Service
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    from tandem.artifacts.io import Geometry
+    from tandem.artifacts.program import Program
+    from tandem.artifacts.reader import Bundle
+    from tandem.runtime.executor.cpu import CpuExecutor
+    from tandem.runtime.executor.library import Library
+
+MAX_KV_SHARE = 0.5
+"""Share of this machine's memory that the KV pool may take when every lane has a full context."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What a user may choose at load. None takes what the bundle and the machine allow, for threads the cores."""
+
+    drafter: Literal["lookup", "none"] = "lookup"
+    threads: int | None = None
+    max_num_seqs: int = 4
+    max_model_len: int | None = None
+    max_queue: int = 64
+    trust_native: bool = False
+    served_model_name: str | None = None
+
+
+@dataclass(slots=True)
+class Image:
+    """A bundle in memory, as an executor takes it."""
+
+    geometry: Geometry
+    weights: np.ndarray
+    library: Library
+    programs: dict[Kind, Program]
+
+
+def load(path: Path, options: LoadOptions | None = None) -> Service:
+    """Open the bundle at `path` and start its engine; `service.worker.stop()` ends it.
+
+    Raises BundleError for a bundle that cannot be served here, UsageError for options it cannot honour.
+    """
+    from tandem.artifacts.reader import open_bundle
+    from tandem.prices import PriceModel
+    from tandem.runtime.drafters.lookup import lookup_drafters
+    from tandem.runtime.engine import Engine
+    from tandem.runtime.worker import Worker
+
+    options = options or LoadOptions()
+    bundle = open_bundle(path, trust_native=options.trust_native)
+    manifest, geometry = bundle.manifest, bundle.geometry
+    context_length = options.max_model_len or geometry.context_length
+    if context_length > geometry.context_length:
+        raise UsageError(f"--max-model-len is {context_length}; this bundle holds {geometry.context_length} tokens")
+    if options.max_num_seqs > geometry.max_lanes:
+        raise UsageError(f"--max-num-seqs is {options.max_num_seqs}; this bundle serves {geometry.max_lanes} at once")
+    tokenizer = read_tokenizer(bundle.tokenizer_path)
+    executor = open_executor(
+        bundle, threads=options.threads, num_pages=kv_pages(geometry, context_length, options.max_num_seqs)
+    )
+    engine = Engine(
+        executor,
+        drafters=lookup_drafters() if options.drafter == "lookup" else None,
+        prices=PriceModel(bundle.prices),
+        max_lanes=options.max_num_seqs,
+        max_queue=options.max_queue,
+    )
+    worker = Worker(engine)
+    worker.start()
+    facts = manifest.tokenizer
+    return Service(
+        model=options.served_model_name or manifest.name,
+        bundle_id=manifest.content_id,
+        created=int(time.time()),
+        tokenizer=tokenizer,
+        context_length=min(context_length, engine.context_length),
+        stop_ids=frozenset(facts.stop_ids),
+        chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
+        worker=worker,
+    )
+
+
+def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> CpuExecutor:
+    """An executor over `bundle` with a KV pool of `num_pages` and a team of `threads` (default: one a core)."""
+    from tandem.runtime.executor.cpu import CpuExecutor
+    from tandem.runtime.executor.library import Library
+
+    programs = {kind: bundle.program(kind) for kind in bundle.kinds}
+    library = Library(bundle.library_path, threads or this_machine().cores)
+    return CpuExecutor(Image(bundle.geometry, bundle.weights.data, library, programs), num_pages=num_pages)
+
+
+def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
+    """Pages for `num_lanes` full contexts, fewer where they would take over MAX_KV_SHARE of memory, at least one's."""
+    lane = -(-(context_length + MAX_TREE_ROWS) // geometry.page_tokens)
+    affordable = int(MAX_KV_SHARE * this_machine().memory) // geometry.page_bytes
+    return max(lane, min(num_lanes * lane, affordable))
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a bundle. Raises BundleCorrupt when it is none."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises the bare class
+        raise BundleCorrupt(f"{path}: not a tokenizer ({error}); compile the bundle again") from error

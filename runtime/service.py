@@ -1,0 +1,102 @@
+"""What is served: a loaded bundle's tokenizer, template and worker under one name.
+
+Knows nothing of HTTP or terminals; both stand on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tandem import __version__
+from tandem.errors import RequestError
+from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.delivery import Delivery, Event
+from tandem.runtime.request import Request, Sampling, Sink, Ticket
+from tandem.runtime.text import TextStream
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Worker(Protocol):
+    """The engine behind its thread, as `runtime.worker` has it; every method may be called from any thread."""
+
+    healthy: bool
+
+    def submit(self, request: Request, sink: Sink) -> Ticket: ...
+
+    def cancel(self, ticket: Ticket) -> None: ...
+
+    def drain(self, timeout: float | None = None) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
+
+    `created` is when it was loaded, in Unix seconds.
+    """
+
+    model: str
+    bundle_id: str
+    created: int
+    tokenizer: Tokenizer
+    context_length: int
+    stop_ids: frozenset[int]
+    chat: ChatTemplate
+    worker: Worker
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the compiled bits: equal fingerprints give equal texts."""
+        return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat."""
+        try:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        except UnicodeEncodeError as error:
+            raise RequestError("the prompt is not valid UTF-8 text", param="prompt") from error
+
+    def request(
+        self,
+        prompt: tuple[int, ...],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        stop_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        param: str = "prompt",
+    ) -> Request:
+        """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
+
+        Raises RequestError when `prompt` is empty, holds an unknown id or leaves no room for an answer.
+        """
+        vocabulary = self.tokenizer.get_vocab_size()
+        if not prompt:
+            raise RequestError("the prompt holds no token; give at least one", param=param)
+        if (unknown := next((i for i in prompt if not 0 <= i < vocabulary), None)) is not None:
+            raise RequestError(f"token id {unknown} is not in the vocabulary of {vocabulary} tokens", param=param)
+        room = self.context_length - len(prompt)
+        if room < 1:
+            raise RequestError(
+                f"the prompt is {len(prompt)} tokens long and the context holds {self.context_length}, one of them "
+                "for the answer; shorten the prompt",
+                param=param,
+                code="context_length_exceeded",
+            )
+        return Request(
+            prompt,
+            room if max_tokens is None else min(max_tokens, room),
+            sampling or Sampling(),
+            frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
+        )
+
+    def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
+        """Start an answer whose events go to `emit`, called in the engine's thread."""
+        text = TextStream(self.tokenizer, stops, request.stop_ids)
+        return self.worker.submit(request, Delivery(text, emit))

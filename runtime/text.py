@@ -1,0 +1,164 @@
+"""From token ids to text as it grows: whole characters only, stop strings held back, nothing after a stop.
+
+Knows nothing of engines or HTTP. What is given out depends on the ids alone, never on how they were grouped.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MAX_HELD_TOKENS = 4
+"""A character has at most four bytes, so a tail that four tokens did not complete never will be."""
+
+
+class Decoder(Protocol):
+    """Text added by one more id, in time that does not grow with the text; an unfinished character waits inside."""
+
+    def add(self, token_id: int) -> str: ...
+
+
+class TextStream:
+    """The text of one answer. `stops` end it before their first character, `stop_ids` before their token.
+
+    `num_tokens` counts the ids consumed, up to the one that completed a stop.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Set[int] = frozenset()) -> None:
+        self.num_tokens = 0
+        self.stopped = False
+        self._decoder = _decoder(tokenizer)
+        self._stops = [_StopString(stop) for stop in stops]
+        self._stop_ids = stop_ids
+        self._held = ""
+
+    def push(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """Text that `ids` make certain, and whether the answer has ended; ids after the end are not consumed."""
+        pieces = []
+        for token_id in ids:
+            if self.stopped:
+                break
+            self.num_tokens += 1
+            if token_id in self._stop_ids:
+                self.stopped = True
+            elif text := self._decoder.add(token_id):
+                pieces.append(self._release(text))
+        return "".join(pieces), self.stopped
+
+    def flush(self) -> str:
+        """Text still held back, once no more ids come. Bytes of an unfinished character are dropped."""
+        held, self._held = self._held, ""
+        return held
+
+    def _release(self, text: str) -> str:
+        """What `text` and the held text give out: all but a tail that may begin a stop, or what precedes a stop."""
+        if not self._stops:
+            return text
+        start = len(self._held)
+        text = self._held + text
+        for place in range(start, len(text)):
+            matches = [stop.length for stop in self._stops if stop.advance(text[place])]
+            if matches:
+                self.stopped = True
+                self._held = ""
+                return text[: place + 1 - max(matches)]
+        certain = len(text) - max(stop.matched for stop in self._stops)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+class _StopString:
+    """Knuth-Morris-Pratt over one stop: `matched` is how much of it the text so far ends with."""
+
+    def __init__(self, text: str) -> None:
+        self.length = len(text)
+        self.matched = 0
+        self._text = text
+        self._borders = [0] * len(text)
+        border = 0
+        for i in range(1, len(text)):
+            while border and text[i] != text[border]:
+                border = self._borders[border - 1]
+            border += text[i] == text[border]
+            self._borders[i] = border
+
+    def advance(self, character: str) -> bool:
+        """Takes one more character of the text; true when the stop is complete."""
+        while self.matched and character != self._text[self.matched]:
+            self.matched = self._borders[self.matched - 1]
+        self.matched += character == self._text[self.matched]
+        return self.matched == self.length
+
+
+def _decoder(tokenizer: Tokenizer) -> Decoder:
+    from tokenizers import decoders
+
+    return ByteDecoder(tokenizer) if isinstance(tokenizer.decoder, decoders.ByteLevel) else WindowDecoder(tokenizer)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The character that stands for each byte in a byte-level vocabulary: GPT-2's table, by rule.
+
+    Printable Latin-1 bytes stand for themselves, the others for 256, 257, ... in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(rest)}
+
+
+_BYTE_OF = byte_alphabet()
+
+
+class ByteDecoder:
+    """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._token_of = tokenizer.id_to_token
+        self._skip = _special_ids(tokenizer)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token_id: int) -> str:
+        token = None if token_id in self._skip else self._token_of(token_id)
+        if token is None:
+            return ""
+        try:
+            data = bytes([_BYTE_OF[character] for character in token])
+        except KeyError:  # an added token is written as it reads
+            data = token.encode()
+        return self._utf8.decode(data)
+
+
+class WindowDecoder:
+    """Any other vocabulary: the tokenizer decodes the last given-out tokens with and without the new ones.
+
+    The window gives the context that decoders need at a word's start, and stays a few tokens long.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._decode = tokenizer.decode
+        self._skip = _special_ids(tokenizer)
+        self._context: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, token_id: int) -> str:
+        if token_id in self._skip:
+            return ""
+        self._pending.append(token_id)
+        before = self._decode(self._context)
+        text = self._decode(self._context + self._pending)
+        if text.endswith("\ufffd") and len(self._pending) < MAX_HELD_TOKENS:
+            return ""
+        if len(text) <= len(before):  # nothing visible yet: keep it as context of what follows
+            self._context += self._pending
+            self._context, self._pending = self._context[-2 * MAX_HELD_TOKENS :], []
+            return ""
+        self._context, self._pending = self._pending, []
+        return text[len(before) :]
+
+
+def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    return frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
