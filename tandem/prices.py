@@ -49,7 +49,7 @@ class Curve:
             return points[0]
         if i < len(counts):
             share = (rows - counts[i - 1]) / (counts[i] - counts[i - 1])
-            return points[i - 1] * (1 - share) + points[i] * share
+            return min(points[i], points[i - 1] + (points[i] - points[i - 1]) * share)
         slope = self.step_ms
         if slope is None:
             slope = (points[-1] - points[-2]) / (counts[-1] - counts[-2]) if len(counts) > 1 else 0.0

@@ -72,6 +72,42 @@ class DraftTree:
             [self.sources[i] for i in order],
         )
 
+    def arranged(self) -> DraftTree:
+        """The same tree in depth-first pre-order, likelier children first; parents need only stand before children."""
+        below: list[list[int]] = [[] for _ in self.tokens]
+        for node in range(1, len(self)):
+            below[self.parents[node]].append(node)
+        order: list[int] = []
+        parents: list[int] = []
+        stack = [(0, -1)]
+        while stack:
+            node, parent = stack.pop()
+            parents.append(parent)
+            here = len(order)
+            order.append(node)
+            stack.extend((child, here) for child in sorted(below[node], key=lambda c: self.scores[c]))
+        return DraftTree(
+            [self.tokens[i] for i in order], parents, [self.scores[i] for i in order], [self.sources[i] for i in order]
+        )
+
+    def merged(self, other: DraftTree) -> DraftTree:
+        """Both trees over one anchor: an equal prefix becomes one path, and a shared node keeps its larger score."""
+        merged = DraftTree(self.tokens[:], self.parents[:], self.scores[:], self.sources[:])
+        known = {(self.parents[i], self.tokens[i]): i for i in range(1, len(self))}
+        place = [0]
+        for node in range(1, len(other)):
+            key = (place[other.parents[node]], other.tokens[node])
+            here = known.setdefault(key, len(merged))
+            place.append(here)
+            if here == len(merged):
+                merged.tokens.append(key[1])
+                merged.parents.append(key[0])
+                merged.scores.append(other.scores[node])
+                merged.sources.append(other.sources[node])
+            elif other.scores[node] > merged.scores[here]:
+                merged.scores[here], merged.sources[here] = other.scores[node], other.sources[node]
+        return merged.arranged()
+
     def truncate(self, num_nodes: int) -> DraftTree:
         return self.subset(range(min(num_nodes, len(self))))
 
