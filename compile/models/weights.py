@@ -19,13 +19,15 @@ Shape = tuple[int, ...]
 
 
 class TensorSource(Protocol):
-    """What `load` reads from: tensors under their Hugging Face names."""
+    """What `load` reads from: tensors under their Hugging Face names; `origin` says where they lie, for messages."""
+
+    origin: str
 
     def names(self) -> Iterable[str]: ...
 
     def shape(self, name: str) -> Shape: ...
 
-    def tensor(self, name: str) -> Tensor: ...
+    def read(self, name: str) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def load(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tenso
 
 def _read(sources: dict[str, Source], checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
     for name, source in sources.items():
-        parts = [checkpoint.tensor(part) for part in source.names]
+        parts = [checkpoint.read(part) for part in source.names]
         yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -84,23 +86,26 @@ def _check(spec: LlamaSpec, sources: dict[str, Source], checkpoint: TensorSource
     found = set(checkpoint.names())
     wanted = {name: shape for s in sources.values() for name, shape in zip(s.names, s.shapes, strict=True)}
     if missing := [name for name in wanted if name not in found]:
-        raise CheckpointError(f"the checkpoint lacks {_listed(missing)}")
+        raise CheckpointError(f"{checkpoint.origin}: lacks {_listed(missing)}; fetch it again")
     for name, shape in wanted.items():
         if tuple(checkpoint.shape(name)) != shape:
             raise CheckpointError(
-                f"{name} has shape {tuple(checkpoint.shape(name))}, but the config wants {shape}; "
+                f"{checkpoint.origin}: {name} has shape {tuple(checkpoint.shape(name))}, but the config wants {shape}; "
                 "do config and weights belong together?"
             )
     unknown = sorted(name for name in found - wanted.keys() if not name.endswith(_RECOMPUTED))
     if spec.tie_word_embeddings and _HEAD in unknown:
         unknown.remove(_HEAD)
-        if not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
+        if not torch.equal(checkpoint.read(_HEAD), checkpoint.read(_EMBEDDING)):
             raise CheckpointError(
-                f"{_HEAD} differs from {_EMBEDDING} although the config has tie_word_embeddings = True; "
+                f"{checkpoint.origin}: {_HEAD} differs from {_EMBEDDING} although tie_word_embeddings is true; "
                 "set it to false in config.json"
             )
     if unknown:
-        raise CheckpointError(f"family {spec.family} has no place for {_listed(unknown)} of the checkpoint")
+        raise CheckpointError(
+            f"{checkpoint.origin}: family {spec.family} has no place for {_listed(unknown)}; "
+            "is the config's architecture the right one?"
+        )
 
 
 def _layer_parts(spec: LlamaSpec) -> dict[str, dict[str, Shape]]:
