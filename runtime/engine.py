@@ -1,0 +1,196 @@
+"""The engine: requests in, tokens out, over one executor. Queue, admission, turns, and ends of lanes.
+
+Knows nothing of text, HTTP, models or devices, and starts no thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+
+from tandem.errors import CapacityError, RequestError, TandemError, UsageError
+from tandem.keys import MAX_TREE_ROWS
+from tandem.prices import PriceModel
+from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.executor.base import Executor
+from tandem.runtime.lane import Lane
+from tandem.runtime.pages import PageTable
+from tandem.runtime.prefill import prefill
+from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
+from tandem.runtime.round import Router, max_joint_rows, play_round
+from tandem.runtime.router.cut import Router as Cut
+from tandem.runtime.sampling import validate
+
+log = logging.getLogger("tandem.runtime")
+
+
+class Engine:
+    """Serves up to `max_lanes` requests at once, first come first served; `max_queue` more may wait.
+
+    `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
+    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` defaults to the cut over `prices`.
+    `prefill_chunk` bounds the rows that one prompt takes of a pass.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        drafters: Callable[[], Drafter] | None,
+        prices: PriceModel,
+        router: Router | None = None,
+        max_lanes: int | None = None,
+        max_queue: int = 64,
+        prefill_chunk: int | None = None,
+    ) -> None:
+        g = executor.geometry
+        bound = min(g.max_lanes, max_joint_rows(executor))
+        if not 1 <= (max_lanes or bound) <= bound:
+            raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
+        self.executor, self.prices, self.router = executor, prices, router or Cut(prices)
+        # A lane may use every page but those behind it that a verify writes.
+        self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
+        if self.context_length < 2:
+            raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
+        self._drafters, self._max_queue = drafters, max_queue
+        self._chunk = prefill_chunk or g.max_rows
+        self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
+        self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
+        self._lanes: list[Lane] = []
+        self._waiting: deque[Ticket] = deque()
+        self._lock = Lock()  # guards `_waiting`
+        self._prefill_next = True
+
+    @property
+    def num_running(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_free_pages(self) -> int:
+        return self._pages.num_free
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """Queue a request. Raises RequestError when it can never be served, CapacityError when the queue is full."""
+        self._check(request)
+        ticket = Ticket(request, sink)
+        with self._lock:
+            if len(self._waiting) >= self._max_queue + len(self._idle_lanes):
+                raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
+            self._waiting.append(ticket)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request before the next pass; one that has ended stays as it is."""
+        ticket.cancelled = True
+
+    def step(self) -> bool:
+        """One prefill pass or one round, in turn when both are due; False when there is nothing to do.
+
+        An executor's failure ends every request with ERROR and is raised.
+        """
+        self._reap()
+        self._admit()
+        prompts = [lane for lane in self._lanes if not lane.decoding]
+        decoding = [lane for lane in self._lanes if lane.decoding]
+        if not self._lanes:
+            return False
+        try:
+            if prompts and (self._prefill_next or not decoding):
+                prefill(prompts, self.executor, self._pages.table, self._chunk)
+                self._prefill_next = False
+            else:
+                play_round(decoding, self.executor, self._pages.table, self.router, self.prices)
+                self._prefill_next = True
+        except Exception as error:
+            self.fail(error)
+            raise
+        self._reap()
+        return True
+
+    def fail(self, cause: Exception) -> None:
+        """End every request with ERROR."""
+        error = TandemError(f"a pass failed ({cause}); the engine serves no more, restart it")
+        self._end_all(FinishReason.ERROR, error)
+
+    def close(self) -> None:
+        """Cancel every request and close the executor."""
+        self._end_all(FinishReason.CANCELLED, None)
+        self.executor.close()
+
+    def _check(self, request: Request) -> None:
+        num_prompt, vocab_size = len(request.prompt), self.executor.geometry.vocab_size
+        if not num_prompt:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
+        if num_prompt >= self.context_length:
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens and the context holds {self.context_length}, the answer included;"
+                " shorten the prompt",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        stray = next((token for token in request.prompt if not 0 <= token < vocab_size), None)
+        if stray is not None:
+            raise RequestError(
+                f"token id {stray} of the prompt is not in the vocabulary of {vocab_size}",
+                param="prompt",
+                code="invalid_value",
+            )
+        if request.max_tokens < 1:
+            raise RequestError(
+                f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
+            )
+        validate(request.sampling)
+
+    def _admit(self) -> None:
+        """Give waiting requests lanes and pages, in order; the first that does not fit holds back the rest."""
+        while self._idle_lanes and self._waiting:
+            request = self._waiting[0].request
+            max_length = min(len(request.prompt) + request.max_tokens, self.context_length)
+            if not self._pages.reserve(self._idle_lanes[-1], max_length + MAX_TREE_ROWS):
+                return
+            with self._lock:
+                ticket = self._waiting.popleft()
+                index = self._idle_lanes.pop()
+            self.router.open(index)
+            self._lanes.append(Lane(index, ticket, max_length, self._drafters))
+
+    def _reap(self) -> None:
+        """End lanes that are finished or cancelled, and waiting requests that are cancelled."""
+        for lane in list(self._lanes):
+            if lane.finish or lane.ticket.cancelled:
+                self._end(lane, lane.finish or FinishReason.CANCELLED, None)
+        with self._lock:
+            dropped = [ticket for ticket in self._waiting if ticket.cancelled]
+            for ticket in dropped:
+                self._waiting.remove(ticket)
+        for ticket in dropped:
+            _notify(ticket, FinishReason.CANCELLED, LaneStats(prompt_tokens=len(ticket.request.prompt)), None)
+
+    def _end(self, lane: Lane, reason: FinishReason, error: TandemError | None) -> None:
+        # Free first: a sink may submit its next request at once.
+        self._lanes.remove(lane)
+        self._pages.release(lane.index)
+        self.router.close(lane.index)
+        self._idle_lanes.append(lane.index)
+        _notify(lane.ticket, reason, lane.stats, error)
+
+    def _end_all(self, reason: FinishReason, error: TandemError | None) -> None:
+        for lane in list(self._lanes):
+            self._end(lane, reason, error)
+        with self._lock:
+            waiting, self._waiting = list(self._waiting), deque()
+        for ticket in waiting:
+            _notify(ticket, reason, LaneStats(prompt_tokens=len(ticket.request.prompt)), error)
+
+
+def _notify(ticket: Ticket, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
+    try:
+        ticket.sink.finished(reason, stats, error)
+    except Exception:
+        log.exception("a sink failed at its end")

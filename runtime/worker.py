@@ -1,0 +1,104 @@
+"""The thread that owns an engine, and a door to it for all other threads.
+
+Knows nothing of what a request holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Condition, Thread
+
+from tandem.errors import CapacityError
+from tandem.runtime.engine import Engine
+from tandem.runtime.request import Request, Sink, Ticket
+
+log = logging.getLogger("tandem.runtime")
+
+
+class Worker:
+    """Steps `engine` while there is work and sleeps while there is none. Every method may be called from any thread.
+
+    `healthy` turns False for good when a pass fails; then all requests have ended with ERROR and none is taken.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changed = Condition()
+        self._accepting = True
+        self._stopping = False
+        self._idle = True
+        self.healthy = True
+        self._thread = Thread(target=self._serve, name="tandem-engine", daemon=True)
+
+    @property
+    def num_running(self) -> int:
+        return self._engine.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._engine.num_waiting
+
+    @property
+    def num_free_pages(self) -> int:
+        return self._engine.num_free_pages
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: Request, sink: Sink) -> Ticket:
+        """As `Engine.submit`; also CapacityError (503) when draining, stopped or unhealthy."""
+        with self._changed:
+            if not self._accepting:
+                state = "shutting down" if self.healthy else "out of service after a failed pass"
+                raise CapacityError(f"the engine is {state}; send the request elsewhere", status=503)
+            ticket = self._engine.submit(request, sink)
+            self._idle = False
+            self._changed.notify_all()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """As `Engine.cancel`."""
+        with self._changed:
+            self._engine.cancel(ticket)
+            self._changed.notify_all()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Take no more requests and wait, at most `timeout` seconds, for those in flight; whether all have ended."""
+        with self._changed:
+            self._accepting = False
+            return self._changed.wait_for(lambda: self._idle, timeout)
+
+    def stop(self) -> None:
+        """Cancel what is in flight, close the engine and end the thread. May be called twice."""
+        with self._changed:
+            self._accepting = False
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            self._engine.close()
+        else:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while self._await_work():
+                self._engine.step()
+        except Exception as error:
+            log.exception("a pass failed; the engine is out of service")
+            with self._changed:
+                self.healthy = self._accepting = False
+            self._engine.fail(error)  # also ends what was submitted meanwhile
+        self._engine.close()
+        with self._changed:
+            self._idle = True
+            self._changed.notify_all()
+
+    def _await_work(self) -> bool:
+        """Sleep until there is work; False when it is time to stop."""
+        with self._changed:
+            # Set here and not read from the engine: between steps, so no request is half ended.
+            self._idle = not (self._engine.num_running or self._engine.num_waiting)
+            if self._idle:
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopping or not self._idle)
+            return not self._stopping

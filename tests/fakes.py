@@ -1,0 +1,235 @@
+"""Fakes of what an engine stands on: an executor whose arithmetic notices any misplaced KV, routers, prices, sinks.
+
+`marks` and `row_logits` are the one arithmetic in miniature: a position's KV is a hash of everything below it, and a
+row's logits are a hash of its own KV. Letters: V vocabulary, B blocks per lane.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tandem.artifacts.io import Geometry
+from tandem.errors import TandemError
+from tandem.keys import Kind
+from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.request import FinishReason, LaneStats, Request
+from tandem.runtime.sampling import draw
+from tandem.tree import DraftTree
+
+Script = Sequence[int] | Callable[[tuple[int, ...]], int]
+MARK_BYTES = 8
+
+
+def geometry(**changes: int) -> Geometry:
+    """Small capacities: a context of 96 ids, 40 rows a pass, 4 lanes, pages of 8 tokens, 23 ids."""
+    sizes = {"context_length": 96, "vocab_size": 23, "max_rows": 40, "max_outputs": 32, "max_lanes": 4}
+    return Geometry(**{**sizes, "page_tokens": 8, "page_bytes": 8 * MARK_BYTES, **changes})
+
+
+def mark(below: Sequence[bytes], token: int, position: int) -> bytes:
+    """KV of `token` at `position` over the KV `below` it."""
+    digest = hashlib.blake2b(b"".join(below), digest_size=MARK_BYTES)
+    digest.update(token.to_bytes(8, "little") + position.to_bytes(8, "little"))
+    return digest.digest()
+
+
+def row_logits(own: bytes, vocab_size: int) -> np.ndarray:
+    """Logits fp32 [V] of the row whose KV is `own`."""
+    return np.random.default_rng(int.from_bytes(own, "little")).standard_normal(vocab_size).astype(np.float32)
+
+
+def marks(ids: Sequence[int]) -> list[bytes]:
+    """KV of a whole text, one token at a time."""
+    kept: list[bytes] = []
+    for position, token in enumerate(ids):
+        kept.append(mark(kept, token, position))
+    return kept
+
+
+def plain_text(request: Request, vocab_size: int, context_length: int) -> list[int]:
+    """The answer by definition: no lanes, pages, rows or drafts."""
+    ids, below, sampling = list(request.prompt), marks(request.prompt), request.sampling
+    while len(ids) < min(len(request.prompt) + request.max_tokens, context_length):
+        ids.append(draw(row_logits(below[-1], vocab_size), sampling, sampling.seed or 0, len(ids)))
+        below.append(mark(below, ids[-1], len(below)))
+        if ids[-1] in request.stop_ids:
+            break
+    return ids[len(request.prompt) :]
+
+
+class ScriptedExecutor:
+    """Keeps KV by (page, place) as a device does, and starts with noise in it.
+
+    Without `script` the logits are `row_logits`. A `script` forces the argmax: a list is the whole text, prompt
+    included, by position (0 past its end); a function is asked with the ids that the row sees, its own last.
+    `passes` records (kind, rows) of every pass; after `fail_after` passes the next one raises.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        capacities: Geometry | None = None,
+        num_pages: int | None = None,
+        fail_after: int | None = None,
+    ) -> None:
+        g = self.geometry = capacities or geometry()
+        self.num_pages = g.max_lanes * g.blocks_per_lane if num_pages is None else num_pages
+        self.passes: list[tuple[Kind, int]] = []
+        self.closed = False
+        self._script, self._fail_after = script, fail_after
+        noise = random.Random(0)
+        num_places = self.num_pages * g.page_tokens
+        self._kv = [(noise.randbytes(MARK_BYTES), noise.randrange(g.vocab_size)) for _ in range(num_places)]
+        self._logits: list[np.ndarray] = []
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        if self._fail_after is not None and len(self.passes) >= self._fail_after:
+            raise RuntimeError("the device is gone")
+        self._check(kind, rows)
+        self.passes.append((kind, len(rows.token)))
+        seen_by_row = [self._row(kind, rows, r) for r in range(len(rows.token))]
+        self._logits = [self._row_logits(seen_by_row[r]) for r in rows.output_row]
+        best = [np.sort(logits)[-2:] for logits in self._logits]
+        return Outcome(
+            np.array([np.argmax(logits) for logits in self._logits], np.int32),
+            np.array([top - second for second, top in best], np.float32),
+            ms=1.0 + 0.1 * len(rows.token),
+        )
+
+    def commit(self, moves: Moves) -> float:
+        for lane, source, target in zip(moves.lane, moves.source, moves.target, strict=True):
+            assert target < source
+            table = moves.block_table[lane]
+            self._kv[self._place(table, target)] = self._kv[self._place(table, source)]
+        return 0.1
+
+    def logits(self, output: int) -> np.ndarray:
+        return self._logits[output]
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        return b"".join(self._kv[self._place(block_table, slot)][0] for slot in range(length))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check(self, kind: Kind, rows: Rows) -> None:
+        """What the contract of a pass asks of `rows`."""
+        g, lanes = self.geometry, rows.lane.tolist()
+        assert 1 <= len(lanes) <= g.max_rows and len(rows.output_row) <= g.max_outputs
+        assert lanes == sorted(lanes, key=lanes.index), "rows of one lane stand together"
+        assert all(a.dtype == np.int32 for a in (rows.token, rows.position, rows.lane, rows.slot, rows.prefix))
+        assert len(set(zip(lanes, rows.slot.tolist(), strict=True))) == len(lanes), "a slot is written once"
+        assert rows.position.max() < g.context_length and 0 <= rows.token.min() <= rows.token.max() < g.vocab_size
+        if kind is Kind.VERIFY_TREE:
+            assert rows.ancestor is not None and rows.ancestor.shape == (len(lanes), 32)
+        else:
+            assert (rows.prefix == rows.position + 1).all() and (rows.slot == rows.position).all()
+
+    def _row(self, kind: Kind, rows: Rows, r: int) -> list[tuple[bytes, int]]:
+        """(KV, token) of every position that row r sees, its own last, once its own is written."""
+        position, table = int(rows.position[r]), rows.block_table[rows.lane[r]]
+        slots = list(range(min(int(rows.prefix[r]), position)))
+        if kind is Kind.VERIFY_TREE:
+            assert rows.ancestor is not None
+            line = rows.ancestor[r, : position - len(slots) + 1].tolist()
+            assert line[-1] == rows.slot[r]
+            slots += line[:-1]
+        seen = [self._kv[self._place(table, slot)] for slot in slots]
+        own = (mark([kv for kv, _ in seen], int(rows.token[r]), position), int(rows.token[r]))
+        self._kv[self._place(table, rows.slot[r])] = own
+        return [*seen, own]
+
+    def _row_logits(self, seen: list[tuple[bytes, int]]) -> np.ndarray:
+        if self._script is None:
+            return row_logits(seen[-1][0], self.geometry.vocab_size)
+        if callable(self._script):
+            token = self._script(tuple(token for _, token in seen))
+        else:
+            token = self._script[len(seen)] if len(seen) < len(self._script) else 0
+        return np.where(np.arange(self.geometry.vocab_size) == token, 9, 0).astype(np.float32)
+
+    def _place(self, table: Sequence[int] | np.ndarray, slot: int) -> int:
+        page_tokens = self.geometry.page_tokens
+        return int(table[slot // page_tokens]) * page_tokens + slot % page_tokens
+
+
+class FreePrices:
+    """Prices that nobody reads; `seen` keeps what was observed."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Kind, int, float]] = []
+
+    def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
+        self.seen.append((context, kind, rows, ms))
+
+
+class EvenRouter:
+    """Every lane's first candidate, cut to an even share of the rows; `lanes` are those open."""
+
+    def __init__(self) -> None:
+        self.lanes: set[int] = set()
+
+    def open(self, lane: int) -> None:
+        assert lane not in self.lanes
+        self.lanes.add(lane)
+
+    def close(self, lane: int) -> None:
+        self.lanes.remove(lane)
+
+    def choose(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+    ) -> list[DraftTree]:
+        assert set(lanes) <= self.lanes
+        share = max_rows // len(candidates)
+        return [trees[0].truncate(share) if trees else DraftTree.root(0) for trees in candidates]
+
+    def settle(self, candidates: list[list[DraftTree]], committed: list[list[int]], ms: float) -> None:
+        assert len(candidates) == len(committed) and all(committed) and ms > 0
+
+
+class RandomRouter(EvenRouter):
+    """Any candidate of each lane, cut anywhere that the rows allow."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    def choose(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+    ) -> list[DraftTree]:
+        spare, chosen = max_rows - len(candidates), []
+        for trees in candidates:
+            tree = self._random.choice(trees) if trees else DraftTree.root(0)
+            chosen.append(tree.truncate(1 + self._random.randint(0, min(tree.num_drafted, spare))))
+            spare -= chosen[-1].num_drafted
+        return chosen
+
+
+@dataclass
+class Recorder:
+    """A sink that keeps all it is told. `wants` is how many ids it needs before it says stop."""
+
+    wants: int | None = None
+    blocks: list[list[int]] = field(default_factory=list)
+    reason: FinishReason | None = None
+    stats: LaneStats | None = None
+    error: TandemError | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for block in self.blocks for token in block]
+
+    def tokens(self, ids: list[int]) -> bool:
+        assert self.reason is None and ids, "nothing comes after the end"
+        self.blocks.append(list(ids))
+        return self.wants is not None and len(self.ids) >= self.wants
+
+    def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
+        assert self.reason is None, "an end comes once"
+        self.reason, self.stats, self.error = reason, stats, error
