@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 
 def main(gguf: Path, tokenizer: Path, threads: int, num_tokens: int) -> None:
@@ -32,11 +32,11 @@ def main(gguf: Path, tokenizer: Path, threads: int, num_tokens: int) -> None:
 @torch.inference_mode()
 def decode(model: torch.nn.Module, ids: list[int], num_tokens: int) -> float:
     """Tokens a second over `num_tokens` - 1 one-token steps; the first token comes out of the prefill."""
-    out = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
+    cache = DynamicCache()
+    out = model(torch.tensor([ids]), cache=cache, logits_to_keep=1)
     began = perf_counter()
     for _ in range(num_tokens - 1):
-        token = out.logits[:, -1:].argmax(-1)
-        out = model(token, past_key_values=out.past_key_values, use_cache=True)
+        out = model(out.logits[:, -1:].argmax(-1), cache=cache)
     return (num_tokens - 1) / (perf_counter() - began)
 
 

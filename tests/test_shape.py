@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("artifacts", "compile", "kernels", "runtime")
 MAX_LINES = 300
+MENTIONED = re.compile(r"`((?:artifacts|bench|compile|docs|kernels|runtime|tandem|tests)/[\w/.-]+\.\w+)`")
 VAGUE = {"common", "helper", "helpers", "manager", "misc", "stuff", "util", "utils"}
 # Spelled in pieces, so that this file passes its own test.
 ELSEWHERE = re.compile(r"(?<![\w.])/(?:work|root|home)/|pypi\.or" r"g|python" r"hosted|deb\.debia" r"n|registry\.npm")
@@ -74,3 +75,10 @@ def test_room_is_linked_into_the_package(room: str) -> None:
     link = ROOT / "tandem" / room
     assert link.is_symlink()
     assert link.readlink() == Path("..") / room
+
+
+def test_documents_point_at_files_that_exist() -> None:
+    lost = []
+    for path in _sources(".md"):
+        lost += [f"{_name(path)}: {name}" for name in MENTIONED.findall(path.read_text()) if not (ROOT / name).exists()]
+    assert lost == []
