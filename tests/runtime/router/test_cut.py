@@ -1,0 +1,207 @@
+"""The cut: against every subset of small trees, at prices of real shapes, over lanes, and what rounds teach it."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.keys import Kind
+from tandem.prices import PriceModel
+from tandem.runtime.router.calibration import fates
+from tandem.runtime.router.cut import MARGIN, Router
+from tandem.runtime.router.ledger import Ledger
+from tandem.tree import DraftTree
+from tests.runtime.router.replay import cpu_table, flat_table
+
+
+def line(scores: list[float], anchor: int = 0, source: str = "local") -> DraftTree:
+    return DraftTree.chain(anchor, list(range(10, 10 + len(scores))), scores, source)
+
+
+def chosen(table: dict, *lanes: list[DraftTree], max_rows: int = 32) -> list[DraftTree]:
+    return Router(PriceModel(table)).choose(lanes, [100] * len(lanes), max_rows)
+
+
+def test_a_long_copy_takes_many_rows_even_where_rows_are_dear():
+    (tree,) = chosen(cpu_table(), [line([0.97**d for d in range(1, 32)])])
+    assert len(tree) >= 16 and tree.is_chain
+
+
+def test_weak_guesses_stay_plain_or_nearly():
+    weak = DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 0, 0], [1, 0.3, 0.1, 0.2, 0.1], ["root", *["local"] * 4]).arranged()
+    (tree,) = chosen(cpu_table(), [weak])
+    assert tree.num_drafted <= 3
+    (tree,) = chosen(cpu_table(), [line([0.08, 0.01])])
+    assert tree.num_drafted == 0
+
+
+def test_where_rows_are_free_everything_goes():
+    branches = DraftTree([0, 1, 2, 3], [-1, 0, 1, 0], [1, 0.5, 0.2, 0.1], ["root", *["local"] * 3])
+    (tree,) = chosen(flat_table(), [branches])
+    assert sorted(tree.scores) == sorted(branches.scores)
+
+
+def test_without_candidates_or_rows_or_gain_the_round_is_plain():
+    assert [t.num_drafted for t in chosen(cpu_table(), [], [])] == [0, 0]
+    assert chosen(flat_table(), [line([0.9])], max_rows=1)[0].num_drafted == 0
+    dear = {"1024": {"extend": {"1": 10.0}, "verify-chain": {"2": 100.0}, "verify-tree": {"2": 100.0}}}
+    (tree,) = chosen(dear, [line([1.0] * 8, anchor=4)])
+    assert tree.tokens == [4]
+
+
+def test_the_plain_step_has_its_own_price():
+    """A verify of one more row costs twice the step here: 1.9 tokens in 2 ms lose against 1 in 1 ms."""
+    table = {"1024": {"extend": {"1": 1.0}, "verify-chain": {"2": 2.0, "3": 2.0}, "verify-tree": {"2": 2.0}}}
+    assert chosen(table, [line([0.9])])[0].num_drafted == 0
+    assert chosen(table, [line([0.9, 0.8])])[0].num_drafted == 2
+
+
+def test_a_chain_is_preferred_where_trees_cost_a_commit():
+    table = flat_table(10.0)
+    table["1024"]["commit"] = {"1": 10.0}
+    tree = DraftTree([0, 1, 2, 3], [-1, 0, 1, 0], [1, 0.9, 0.8, 0.1], ["root", *["local"] * 3])
+    (picked,) = chosen(table, [tree, line([0.9, 0.8])])
+    assert picked.is_chain and picked.num_drafted == 2
+
+
+@st.composite
+def small_trees(draw: st.DrawFn) -> DraftTree:
+    tree = DraftTree.root(0)
+    for token in range(1, draw(st.integers(2, 9))):
+        parent = draw(st.integers(0, len(tree) - 1))
+        tree.tokens.append(token)
+        tree.parents.append(parent)
+        tree.scores.append(tree.scores[parent] * draw(st.floats(0.05, 1.0)))
+        tree.sources.append("local")
+    return tree.arranged()
+
+
+steps = st.lists(st.floats(0.0, 3.0), min_size=10, max_size=10)
+
+
+def staircase(rises: list[float]) -> dict:
+    ms, rows = 1.0, {}
+    for count, rise in enumerate(rises, 1):
+        rows[str(count)] = ms = ms + rise
+    return {"1024": dict.fromkeys(("extend", "verify-chain", "verify-tree"), rows)}
+
+
+def best_value(forest: list[DraftTree], prices: PriceModel) -> float:
+    """Tokens a millisecond of the best ancestor-closed choice, by trying all."""
+    nodes = [(i, node) for i, tree in enumerate(forest) for node in range(1, len(tree))]
+    best = 0.0
+    for count in range(len(nodes) + 1):
+        for pick in combinations(nodes, count):
+            if all(forest[i].parents[node] == 0 or (i, forest[i].parents[node]) in pick for i, node in pick):
+                tokens = len(forest) + sum(forest[i].scores[node] for i, node in pick)
+                best = max(best, tokens / prices.ms(0, Kind.VERIFY_TREE, len(forest) + count))
+    return best
+
+
+@given(st.lists(small_trees(), min_size=1, max_size=1) | st.tuples(small_trees(), small_trees()), steps)
+def test_no_subset_of_any_lanes_beats_the_cut(forest, rises):
+    forest = [tree.truncate(9 // len(forest)) for tree in forest]
+    prices = PriceModel(staircase(rises))
+    trees = Router(prices).choose([[tree] for tree in forest], [0] * len(forest), 32)
+    value = sum(map(len, trees)) and sum(sum(tree.scores) for tree in trees)
+    value /= prices.ms(0, Kind.VERIFY_TREE, sum(map(len, trees)))
+    best = best_value(forest, prices)
+    plain = len(forest) / prices.ms(0, Kind.EXTEND, len(forest))
+    assert value == pytest.approx(best) or (value == pytest.approx(plain) and best <= MARGIN * plain + 1e-9)
+
+
+def test_lanes_share_the_rows_by_likelihood():
+    sure, doubtful = line([0.99**d for d in range(1, 32)]), line([0.4**d for d in range(1, 32)])
+    first, second = chosen(cpu_table(), [doubtful], [sure])
+    assert first.num_drafted <= 2 and second.num_drafted >= 12
+    assert sum(map(len, chosen(flat_table(), [sure], [sure], [doubtful], []))) == 32
+
+
+def test_only_nodes_whose_parent_was_verified_are_judged():
+    whole = DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 2, 0], [1, 0.8, 0.6, 0.5, 0.1], ["root", "a", "a", "a", "b"])
+    # A plain round tells of the first step only, whatever it brought.
+    assert fates(whole, whole.truncate(1), [1]) == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
+    assert fates(whole, whole.truncate(1), [4]) == {"a": [0, pytest.approx(0.8)], "b": [1, pytest.approx(0.1)]}
+    # A verify of node 1 tells of its children too: of node 2, not of node 3.
+    assert fates(whole, whole.truncate(2), [1, 2])["a"] == [2, pytest.approx(1.4)]
+    assert fates(whole, whole.truncate(2), [9])["a"] == [0, pytest.approx(1.4)]
+    # A text that ends early leaves what is below it open.
+    assert fates(whole, whole, [1])["a"] == [1, pytest.approx(0.8)]
+
+
+def play(router: Router, tree: DraftTree, committed: list[int], *, lane: int = 0, ms: float | None = None) -> DraftTree:
+    (picked,) = router.choose([[tree]], [100], 32, [lane])
+    router.settle([[tree]], [committed], ms)
+    return picked
+
+
+def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
+    router = Router(PriceModel(cpu_table()))
+    for lane in (1, 2):
+        router.open(lane)
+    guess = line([0.8, 0.7, 0.6, 0.5])
+    eager = play(router, guess, [99], lane=1).num_drafted
+    for _ in range(30):
+        play(router, guess, [99], lane=1)
+    assert play(router, guess, [99], lane=1).num_drafted == 0
+    assert router.choose([[guess]], [100], 32, [2])[0].num_drafted == eager
+    # A plain lane whose guesses come true drafts again, though none was verified.
+    for _ in range(100):
+        play(router, guess, [10, 11, 12, 13, 99], lane=1)
+    assert play(router, guess, [99], lane=1).num_drafted == eager
+
+
+def test_closed_lanes_teach_the_next_and_reset_forgets():
+    router = Router(PriceModel(cpu_table()))
+    guess = line([0.8, 0.7, 0.6, 0.5])
+    before = play(router, guess, [99], lane=1).num_drafted
+    for lane in range(20):
+        router.open(lane)
+        for _ in range(10):
+            play(router, guess, [99], lane=lane)
+        router.close(lane)
+    router.open(30)
+    assert router.choose([[guess]], [100], 32, [30])[0].num_drafted < before
+    router.reset()
+    assert router.choose([[guess]], [100], 32, [30])[0].num_drafted == before
+    router.close(77)
+
+
+def test_drafting_that_loses_by_the_clock_stops():
+    """Prices promise a gain, but drafted rounds take ten plain steps each (a drafter that rereads the context)."""
+    router = Router(PriceModel(flat_table(20.0)))
+    guess, drafted, ms, tokens = line([0.7, 0.6, 0.5]), [], 0.0, 0
+    for round_ in range(2000):
+        tree = router.choose([[guess]], [100_000], 32)[0]
+        committed = [10, 99] if tree.num_drafted else [10]
+        drafted += [round_] if tree.num_drafted else []
+        router.settle([[guess]], [committed], 200.0 if tree.num_drafted else 20.0)
+        ms, tokens = ms + (200.0 if tree.num_drafted else 20.0), tokens + len(committed)
+    assert len(drafted) <= 20 and max(b - a for a, b in pairwise(drafted)) > 128
+    assert ms <= 1.1 * 20.0 * tokens
+    # Short contexts have their own ledger.
+    assert router.choose([[guess]], [100], 32)[0].num_drafted == 3
+
+
+def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
+    ledger, probes = Ledger(20.0, 40.0), []
+    for round_ in range(1000):
+        drafted = ledger.allows(1.5)
+        probes += [round_] if drafted else []
+        ledger.settle(drafted, 90.0 if drafted else 20.0, 1)
+    assert [b - a - 1 for a, b in pairwise([-1, *probes])] == [16, 32, 64, 128, 256, 256]
+    while not ledger.allows(1.5):
+        ledger.settle(False, 20.0, 1)
+    for _ in range(4):
+        ledger.settle(True, 40.0, 6)
+    assert ledger.allows(1.05)
+
+
+def test_a_class_found_losing_still_drafts_what_promises_more_than_it_fell_short():
+    table = flat_table(20.0)
+    table["1024"] |= {"plain": 20.0, "spec": 40.0}
+    assert chosen(table, [line([0.5, 0.2])])[0].num_drafted == 0
+    assert chosen(table, [line([0.95**d for d in range(1, 32)])])[0].num_drafted == 31
