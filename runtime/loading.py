@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from tandem.runtime.executor.cpu import CpuExecutor
     from tandem.runtime.executor.library import Library
 
+MAX_NUM_SEQS = 4
 MAX_KV_SHARE = 0.5
 """Share of this machine's memory that the KV pool may take when every lane has a full context."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What a user may choose at load. None takes what the bundle and the machine allow, for threads the cores."""
+    """What a user may choose at load. None stands for one thread a core, MAX_NUM_SEQS and the bundle's own values."""
 
     drafter: Literal["lookup", "none"] = "lookup"
     threads: int | None = None
-    max_num_seqs: int = 4
+    max_num_seqs: int | None = None
     max_model_len: int | None = None
     max_queue: int = 64
     trust_native: bool = False
@@ -70,17 +71,17 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     context_length = options.max_model_len or geometry.context_length
     if context_length > geometry.context_length:
         raise UsageError(f"--max-model-len is {context_length}; this bundle holds {geometry.context_length} tokens")
-    if options.max_num_seqs > geometry.max_lanes:
-        raise UsageError(f"--max-num-seqs is {options.max_num_seqs}; this bundle serves {geometry.max_lanes} at once")
+    num_lanes = options.max_num_seqs or min(MAX_NUM_SEQS, geometry.max_lanes)
+    if num_lanes > geometry.max_lanes:
+        raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     tokenizer = read_tokenizer(bundle.tokenizer_path)
-    executor = open_executor(
-        bundle, threads=options.threads, num_pages=kv_pages(geometry, context_length, options.max_num_seqs)
-    )
+    num_pages = kv_pages(geometry, context_length, num_lanes)
+    executor = open_executor(bundle, threads=options.threads, num_pages=num_pages)
     engine = Engine(
         executor,
         drafters=lookup_drafters() if options.drafter == "lookup" else None,
         prices=PriceModel(bundle.prices),
-        max_lanes=options.max_num_seqs,
+        max_lanes=num_lanes,
         max_queue=options.max_queue,
     )
     worker = Worker(engine)

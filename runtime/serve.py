@@ -6,6 +6,7 @@ Knows nothing of bundles; the port is taken before one is loaded, so that a port
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -33,9 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket bound to `host` and `port`, not listening yet. Raises TandemError when it cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with contextlib.ExitStack() as stack:
+            bound = stack.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            stack.pop_all()
     except OSError as error:
         raise TandemError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
     return bound

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import click
 
 from tandem.errors import TandemError
-from tandem.runtime.delivery import Delta, End, Event
+from tandem.runtime.delivery import End, Event
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling
 from tandem.runtime.service import Service
 
@@ -100,20 +101,20 @@ def _run(service: Service, request: Request, stops: Sequence[str], show: Callabl
     events: queue.Queue[Event] = queue.Queue()
     ticket = service.submit(request, stops, events.put)
     pieces = []
-    while True:
-        try:
+    # A handler and not KeyboardInterrupt, which could strike between an event and its use.
+    before = signal.signal(signal.SIGINT, lambda *_: service.worker.cancel(ticket))
+    try:
+        while True:
             event = events.get()
-            if event.text:
-                pieces.append(event.text)
-                show(event.text)
-        except KeyboardInterrupt:
-            service.worker.cancel(ticket)
-            continue
-        if isinstance(event, Delta):
-            continue
-        if event.reason is FinishReason.ERROR:
-            raise event.error or TandemError("the engine gave up on this request")
-        return "".join(pieces), event
+            pieces.append(event.text)
+            show(event.text)
+            if isinstance(event, End):
+                break
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if event.reason is FinishReason.ERROR:
+        raise event.error or TandemError("the engine gave up on this request")
+    return "".join(pieces), event
 
 
 def _print(text: str) -> None:
