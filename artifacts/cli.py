@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from tandem import __version__
 from tandem.artifacts import report, trust
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
@@ -20,7 +21,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 
 @click.group(no_args_is_help=True)
-@click.version_option(package_name="tandem-llm")
+@click.version_option(__version__)
 def cli() -> None:
     """Looks at bundles: what they are, where they may run and why not."""
 

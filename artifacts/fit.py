@@ -74,8 +74,8 @@ def _refusals(wanted: Validity, found: Machine) -> Iterator[Reason]:
 
 
 def _advice(wanted: Validity, found: Machine) -> Iterator[Reason]:
-    levels = [ISA_FLAGS.get(level, ()) for level in (wanted.isa_level, found.isa_level)]
-    if wanted.arch == found.arch and set(levels[0]) < set(levels[1]):
+    used, held = ISA_FLAGS.get(wanted.isa_level), ISA_FLAGS[found.isa_level]
+    if used is not None and wanted.arch == found.arch and set(used) < set(held):
         yield Reason(Grade.REBUILD_ADVISED, "host.validity.isa_level", wanted.isa_level, found.isa_level)
 
 

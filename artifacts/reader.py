@@ -52,7 +52,7 @@ class Bundle:
 
     @cached_property
     def weights(self) -> MappedWeights:
-        return MappedWeights.open(self.path / layout.WEIGHTS)
+        return MappedWeights(self.path / layout.WEIGHTS)
 
     @property
     def tokenizer_path(self) -> Path:

@@ -72,12 +72,15 @@ def sweep(target: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Makes every file 0444 and every folder 0755, and all of it durable."""
+    """Makes every file 0444 and every folder 0755, and all of it durable; drops folders that stayed empty."""
     for parent, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            path = Path(parent, name)
-            path.chmod(0o444)
-            sync(path)
+        if not os.listdir(parent):
+            os.rmdir(parent)
+            continue
+        for path in (Path(parent, name) for name in names):
+            if not path.is_symlink():  # what it points at is not ours to change
+                path.chmod(0o444)
+                sync(path)
         os.chmod(parent, 0o755)
         sync(Path(parent))
 

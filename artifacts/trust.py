@@ -31,8 +31,17 @@ class Origin(StrEnum):
 def key_path() -> Path:
     """Where this user's key lies: `$XDG_STATE_HOME/tandem/machine.key`, in `~/.local/state` if that is unset."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    try:
+        base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise BundleUntrusted("no home folder to keep this machine's key in; set XDG_STATE_HOME") from None
     return base / "tandem" / "machine.key"
+
+
+def prepare() -> None:
+    """Makes this user's key if there is none, so that a long build cannot fail at its last step."""
+    if _read_key() is None:
+        _make_key()
 
 
 def seal(content_id: str) -> BuiltHere:
@@ -55,9 +64,9 @@ def require(manifest: Manifest, trust_native: bool) -> None:
         return
     found = origin(manifest)
     if found is Origin.FORGED:
-        raise BundleUntrusted(f"built_here names this machine's key, but not this content; {REMEDY}")
+        raise BundleUntrusted(f"{manifest.name}: built_here names this machine's key, but not this content; {REMEDY}")
     if found is Origin.ELSEWHERE:
-        raise BundleUntrusted(f"its native code was not built on this machine by this user; {REMEDY}")
+        raise BundleUntrusted(f"{manifest.name}: its native code was not built on this machine by this user; {REMEDY}")
 
 
 def _key_id(key: bytes) -> str:
@@ -71,7 +80,7 @@ def _token(key: bytes, content_id: str) -> str:
 def _read_key() -> bytes | None:
     path = key_path()
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     with os.fdopen(file, "rb") as opened:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -29,22 +28,22 @@ class WeightsWriter:
 
     def __init__(self, path: Path, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
         self.path = path
-        self._spans, self._pads = _plan(tensors)
+        self._spans, pads = _plan(tensors)
         self._waiting = list(self._spans)[::-1]
-        header = _header({**self._spans, **self._pads})
-        self._base = len(header)
         self._file = open(path, "xb")  # noqa: SIM115
-        self._file.write(header)
+        self._file.write(_header({**self._spans, **pads}))
 
     def write(self, name: str, data: np.ndarray | bytes | memoryview) -> None:
         """Appends tensor `name`: an array of its shape, or its bytes in C order, little endian."""
         span = self._spans[name]
-        assert self._waiting and self._waiting.pop() == name, f"{name} is out of order"
+        assert self._waiting[-1:] == [name], f"{name} is out of order"
+        self._waiting.pop()
         if isinstance(data, np.ndarray):
             assert data.shape == span.shape, f"{name}: {span.shape} announced, {data.shape} given"
             assert data.dtype.byteorder != ">", f"{name}: big endian"
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
-        assert len(data) == span.nbytes, f"{name}: {span.nbytes} bytes announced, {len(data)} given"
+        nbytes = memoryview(data).nbytes
+        assert nbytes == span.nbytes, f"{name}: {span.nbytes} bytes announced, {nbytes} given"
         self._file.write(data)
         self._file.write(bytes(-span.nbytes % ALIGNMENT))
 
@@ -65,23 +64,19 @@ class WeightsWriter:
             self._file.close()
 
 
-@dataclass(frozen=True, slots=True)
 class MappedWeights:
-    """A checked weights file mapped into memory; `data` is all of it, uint8, read-only."""
+    """The weights file at `path`, checked and mapped; `data` is all of it, uint8, read-only.
 
-    data: np.memmap
-    spans: dict[str, TensorSpan]
-    base: int
+    BundleCorrupt, which names what is wrong, if the header does not hold.
+    """
 
-    @classmethod
-    def open(cls, path: Path) -> MappedWeights:
-        """Maps the file at `path`. BundleCorrupt, which names what is wrong, if its header does not hold."""
-        base, spans = read_header(path, ALIGNMENT)
-        return cls(np.memmap(path, dtype=np.uint8, mode="r"), spans, base)
+    def __init__(self, path: Path) -> None:
+        self._base, self.spans = read_header(path, ALIGNMENT)
+        self.data = np.memmap(path, dtype=np.uint8, mode="r")
 
     def offset(self, name: str) -> int:
         """Absolute byte offset of a tensor in the file and in `data`. KeyError for an unknown name."""
-        return self.base + self.spans[name].begin
+        return self._base + self.spans[name].begin
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.spans[name].shape

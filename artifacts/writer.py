@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from tandem.artifacts import digest, layout, staging, trust
+from tandem.artifacts import digest, folder, layout, staging, trust
 from tandem.artifacts.header import decode
 from tandem.artifacts.manifest import Draft, FileRecord, Manifest, encode
 from tandem.errors import UsageError
@@ -38,12 +38,13 @@ class BundleWriter:
 
     def __enter__(self) -> BundleWriter:
         staging.check_target(self.target, self.replace)
+        trust.prepare()
         self.target.parent.mkdir(parents=True, exist_ok=True)
         staging.sweep(self.target)
         name = f"{staging.prefix(self.target)}{os.getpid()}-{secrets.token_hex(4)}"
-        folder = self.target.with_name(name)
-        folder.mkdir(mode=0o700)
-        self._folder, self._lock = folder, staging.lock(folder)
+        self._folder = self.target.with_name(name)
+        self._folder.mkdir(mode=0o700)
+        self._lock = staging.lock(self._folder)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -84,26 +85,24 @@ class BundleWriter:
         appeared meanwhile and may not be replaced.
         """
         assert self._folder is not None, "outside the with block, or published"
-        manifest = _seal(draft, self._files(self._folder, progress))
+        manifest = _seal(draft, _files(self._folder, progress))
         data = encode(manifest)
-        decode(data)  # Nothing is published that would be refused.
         (self._folder / layout.MANIFEST).write_bytes(data)
         staging.settle(self._folder)
+        # Nothing is published that would be refused.
+        decode(data)
+        folder.check_listing(self._folder, {file.path: file.size for file in manifest.files})
         self._folder = staging.exchange(self._folder, self.target, self.replace)
         staging.sync(self.target.parent)
         return manifest
 
-    def _files(self, folder: Path, progress: digest.Progress | None) -> tuple[FileRecord, ...]:
-        found = (path for path in folder.rglob("*") if not path.is_dir())
-        records = [
-            FileRecord(
-                path=path.relative_to(folder).as_posix(),
-                size=path.stat().st_size,
-                sha256=digest.sha256_file(path, progress),
-            )
-            for path in found
-        ]
-        return tuple(sorted(records, key=lambda record: record.path))
+
+def _files(staged: Path, progress: digest.Progress | None) -> tuple[FileRecord, ...]:
+    found = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if not path.is_dir()}
+    return tuple(
+        FileRecord(path=name, size=path.stat().st_size, sha256=digest.sha256_file(path, progress))
+        for name, path in sorted(found.items())
+    )
 
 
 def _seal(draft: Draft, files: tuple[FileRecord, ...]) -> Manifest:

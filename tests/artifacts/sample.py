@@ -1,0 +1,102 @@
+"""A small sound bundle made by the real writer, and ways to change it behind Tandem's back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tandem.artifacts import layout, program
+from tandem.artifacts.io import Geometry
+from tandem.artifacts.manifest import (
+    Draft,
+    EntryRecord,
+    GeometryRecord,
+    Host,
+    Manifest,
+    PriceFacts,
+    ProofSummary,
+    TokenizerFacts,
+    Validity,
+)
+from tandem.artifacts.weights import WeightsWriter
+from tandem.artifacts.writer import BundleWriter
+from tandem.device import this_machine
+from tandem.keys import Kind
+
+GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 2048, ((2, 64), (2, 64)))
+PRICES = {"1024": {"extend": {"1": 2.0, "8": 3.0}, "plain": 2.0}, "step_ms": 0.1, "measured": "by hand"}
+
+
+def draft(**changes: Any) -> Draft:
+    """Facts of a bundle for this very machine."""
+    machine = this_machine()
+    facts: dict[str, Any] = {
+        "name": "Tiny",
+        "family": "llama",
+        "profile": "bf16",
+        "device": machine.device,
+        "arithmetic": "exact",
+        "geometry": GeometryRecord.of(GEOMETRY),
+        "entries": tuple(
+            EntryRecord(kind=k, context_class=0, rows=0, part="whole", program=layout.program_file(k), sha256="")
+            for k in Kind
+        ),
+        "tokenizer": TokenizerFacts(chat_template="{{ 'ü' }}", bos_token=None, eos_token="</s>", stop_ids=(2, 0)),
+        "host": Host(
+            validity=Validity(arch=machine.arch, isa_level=machine.isa_level, flags=(), abi=machine.abi),
+            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
+        ),
+        "proof": ProofSummary(cases=12, differing=0),
+        "resolved": {"profile": "bf16", "tools": {"g++": "12.2"}, "eps": 1e-5},
+    }
+    return Draft(**{**facts, **changes})
+
+
+def fill(writer: BundleWriter, note: str = "sample") -> None:
+    """Every required file, a program of each kind and a library."""
+    binary = writer.add_kernel(b"\x7fELF no real library")
+    for kind in Kind:
+        writer.add(layout.program_file(kind), program.encode(_program(binary)))
+    with WeightsWriter(writer.path(layout.WEIGHTS), [("a", "F32", (3, 5)), ("b", "BF16", (64,))]) as weights:
+        weights.write("a", np.arange(15, dtype=np.float32).reshape(3, 5))
+        weights.write("b", np.arange(64, dtype=np.uint16))
+    writer.add(layout.TOKENIZER, b'{"version": "1.0"}')
+    writer.add(layout.PRICES, json.dumps(PRICES).encode())
+    writer.add(layout.PROOF, b'{"cases": 12}')
+    writer.add(layout.ORACLE, b"{}")
+    writer.add(layout.REPORT, note.encode())
+
+
+def _program(binary: str) -> program.Program:
+    launches = np.array([(0, 0, 1, 1)], program.LAUNCH)
+    params = np.array([(0, 4, 8)], program.PARAM)
+    return program.Program((program.Kernel(binary, "f", 1),), (program.Region("io", 64),), launches, params)
+
+
+def write(target: Path, *, replace: bool = False, note: str = "sample", **changes: Any) -> Manifest:
+    """Publishes the sample at `target`."""
+    with BundleWriter(target, replace=replace) as writer:
+        fill(writer, note)
+        return writer.publish(draft(**changes))
+
+
+def copy(source: Path, target: Path) -> Path:
+    """A copy of a bundle whose files may be written to."""
+    shutil.copytree(source, target)
+    for path in target.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+    return target
+
+
+def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes fields and spells the manifest as Tandem would, but does not seal it again."""
+    path = bundle / layout.MANIFEST
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields, sort_keys=True, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,104 @@
+"""`tandem-bundle` as a user meets it: stdout the result, one line on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandem.artifacts import layout
+from tandem.artifacts.cli import cli
+from tandem.artifacts.reader import open_bundle
+from tandem.command import run_command
+from tandem.keys import Kind
+from tests.artifacts import sample
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = run_command(cli, "tandem-bundle", [str(a) for a in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_inspect_says_what_it_is_and_where_it_may_run(sealed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "inspect", sealed)
+    manifest = open_bundle(sealed).manifest
+    assert (code, err) == (0, "")
+    for words in (
+        "Tiny: llama, profile bf16",
+        "12 cases compared, 0 differ",
+        "64 tokens of context",
+        "here        optimal",
+        "built on this machine",
+        "measured: by hand",
+        "extend: 1 rows 2.0 ms, 8 rows 3.0 ms",
+        manifest.content_id,
+        manifest.build_id,
+        *Kind,
+    ):
+        assert words in out
+
+
+def test_inspect_gives_the_same_as_json(sealed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "inspect", sealed, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["geometry"]["kv_planes"] == [[2, 64], [2, 64]]
+    assert facts["fit"] == {"grade": "optimal", "reasons": []}
+    assert facts["files"][layout.WEIGHTS] == (sealed / layout.WEIGHTS).stat().st_size
+    assert facts["prices"]["classes"] == {"1024": {"extend": {"1": 2.0, "8": 3.0}}}
+    assert facts["origin"] == "here" and len(facts["entries"]) == len(Kind)
+
+
+def test_inspect_says_why_it_may_not_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = sample.draft().host
+    validity = type(host.validity)(arch="vax", isa_level="generic", flags=(), abi=host.validity.abi)
+    sample.write(tmp_path / "tiny", host=type(host)(validity=validity, price=host.price))
+    code, out, _ = run(capsys, "inspect", tmp_path / "tiny")
+    assert code == 0 and "here        refused" in out and "host.validity.arch: vax wanted" in out
+
+
+def test_verify_accepts_what_is_as_sealed(sealed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "verify", sealed)
+    assert (code, err) == (0, "") and "as sealed" in out
+    code, out, _ = run(capsys, "verify", sealed, "--json")
+    assert code == 0 and json.loads(out)["content_id"] == open_bundle(sealed).manifest.content_id
+
+
+def test_verify_names_a_flipped_byte_of_the_weights(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bundle / layout.WEIGHTS
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 0x10
+    path.write_bytes(data)
+    code, out, err = run(capsys, "verify", bundle, "--json")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {layout.WEIGHTS}: sha256 ") and err.count("\n") == 1
+
+
+def test_verify_wants_a_word_for_code_from_elsewhere(
+    sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    code, _, err = run(capsys, "verify", sealed)
+    assert code == 1 and "not built on this machine" in err
+    assert run(capsys, "verify", sealed, "--trust-native")[0] == 0
+    code, out, _ = run(capsys, "inspect", sealed)
+    assert code == 0 and "comes from elsewhere" in out
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_is_no_bundle_is_one_line(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, command, tmp_path)
+    assert (code, out) == (1, "") and err.startswith("error: manifest.json: missing") and err.count("\n") == 1
+    code, _, err = run(capsys, command)
+    assert code == 2 and "Missing argument 'BUNDLE'" in err and err.count("\n") == 1
+
+
+def test_bad_prices_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "PRICES", [1, 2])
+    sample.write(tmp_path / "tiny")
+    for command in ("inspect", "verify"):
+        code, _, err = run(capsys, command, tmp_path / "tiny")
+        assert code == 1 and err == "error: prices.json: no JSON object\n"
