@@ -74,13 +74,10 @@ class Service:
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
-        Raises RequestError when `prompt` is empty, holds an unknown id or leaves no room for an answer.
+        Raises RequestError when `prompt` is empty or leaves no room for an answer.
         """
-        vocabulary = self.tokenizer.get_vocab_size()
         if not prompt:
             raise RequestError("the prompt holds no token; give at least one", param=param)
-        if (unknown := next((i for i in prompt if not 0 <= i < vocabulary), None)) is not None:
-            raise RequestError(f"token id {unknown} is not in the vocabulary of {vocabulary} tokens", param=param)
         room = self.context_length - len(prompt)
         if room < 1:
             raise RequestError(

@@ -5,12 +5,14 @@ Ids 0..255 are the bytes of a byte-level vocabulary, IM_START and IM_END its spe
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -18,6 +20,9 @@ from tandem.errors import CapacityError, TandemError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.service import Service
+
+if TYPE_CHECKING:
+    from tandem.compile.checkpoints.base import Checkpoint
 
 IM_START, IM_END = 256, 257
 TEMPLATE = (
@@ -39,6 +44,14 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")])
     return tokenizer
+
+
+@functools.cache
+def real_checkpoint(gguf: Path) -> Checkpoint:
+    """The real checkpoint, parsed once per session: that takes seconds."""
+    from tandem.compile.checkpoints.open import open_checkpoint
+
+    return open_checkpoint(str(gguf))
 
 
 @dataclass

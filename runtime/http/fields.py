@@ -10,6 +10,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import msgspec
+
 from tandem.errors import RequestError
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -97,11 +99,5 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def _refusal(name: str) -> str:
-    accepted = ", ".join(["null", *map(_json, NEUTRAL[name])])
+    accepted = ", ".join(msgspec.json.encode(value).decode() for value in (None, *NEUTRAL[name]))
     return f"{name} is not supported; leave it out (accepted: {accepted})"
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value)

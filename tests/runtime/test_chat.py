@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate, plain_content
-from tests.service import IM_END, IM_START, TEMPLATE, ScriptedWorker, scripted_service
+from tests.service import IM_END, IM_START, TEMPLATE, ScriptedWorker, real_checkpoint, scripted_service
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -90,9 +90,7 @@ def test_smollm2_against_transformers(smollm2_gguf: Path) -> None:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from tandem.compile.checkpoints.open import open_checkpoint
-
-    checkpoint = open_checkpoint(str(smollm2_gguf))
+    checkpoint = real_checkpoint(smollm2_gguf)
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     reference = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(checkpoint.tokenizer_json))
     talk = [*USER, {"role": "assistant", "content": "hello, 1999!"}, {"role": "user", "content": "日本 <&>\n\n  x"}]

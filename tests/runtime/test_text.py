@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.runtime.text import MAX_HELD_TOKENS, TextStream, WindowDecoder
-from tests.service import IM_END, IM_START, byte_tokenizer
+from tests.service import IM_END, IM_START, byte_tokenizer, real_checkpoint
 
 BYTES = byte_tokenizer()
 REPLACEMENT = "\ufffd"
@@ -227,9 +227,7 @@ def test_grouping_moves_nothing(text: str, sizes: list[int]) -> None:
 @pytest.mark.smollm2
 def test_smollm2_text_survives(smollm2_gguf: Path) -> None:
     """All that its vocabulary can write comes back; 21 bytes have no token there and vanish on encoding."""
-    from tandem.compile.checkpoints.open import open_checkpoint
-
-    tokenizer = Tokenizer.from_str(open_checkpoint(str(smollm2_gguf)).tokenizer_json)
+    tokenizer = Tokenizer.from_str(real_checkpoint(smollm2_gguf).tokenizer_json)
     for text in HARD:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         assert "".join(deltas(tokenizer, [[i] for i in ids])) == tokenizer.decode(ids)

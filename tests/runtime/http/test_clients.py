@@ -123,6 +123,10 @@ def test_the_next_client_is_served_as_by_a_fresh_server() -> None:
                 last = post(url, {"prompt": "xy", "max_tokens": 5})
                 assert json.load(last.getresponse())["choices"][0]["text"] == "CDEFG"
                 last.close()
+            stray = post(url, {"prompt": [1, 258]})
+            error = json.load(stray.getresponse())["error"]
+            assert (error["type"], error["param"]) == ("invalid_request_error", "prompt")
+            stray.close()
             assert worker.drain(20)
             assert (worker.num_running, worker.num_waiting) == (0, 0)
     finally:

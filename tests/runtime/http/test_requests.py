@@ -58,11 +58,6 @@ def test_more_or_less_than_one_prompt(client: TestClient, prompt: Any) -> None:
     assert refused(client, prompt=prompt)["param"] == "prompt"
 
 
-def test_an_id_outside_the_vocabulary(client: TestClient) -> None:
-    error = refused(client, prompt=[1, 258])
-    assert error["param"] == "prompt" and "258" in error["message"]
-
-
 def test_a_chat_is_rendered_and_encoded_once(client: TestClient, worker: ScriptedWorker) -> None:
     """BUG-52: the markers of the template and no others."""
     assert asked(client, worker, CHAT).prompt == HI_IDS

@@ -1,0 +1,111 @@
+"""From a path to a running service, with a fake bundle and the scripted executor where native code would be."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.artifacts import reader
+from tandem.errors import BundleCorrupt, BundleError, UsageError
+from tandem.keys import MAX_TREE_ROWS
+from tandem.runtime import loading
+from tandem.runtime.delivery import End, Event
+from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
+from tests.fakes import ScriptedExecutor, geometry
+from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
+
+CAPACITIES = geometry(context_length=128, vocab_size=258, max_lanes=2)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Replaces the opened bundle; keeps the keywords its executor is made with."""
+    made: list[dict[str, Any]] = []
+    path = tmp_path / "tokenizer.json"
+    byte_tokenizer().save(str(path))
+    facts = SimpleNamespace(chat_template=TEMPLATE, bos_token="<|im_start|>", eos_token=None, stop_ids=(IM_END,))
+    manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts)
+    opened = SimpleNamespace(manifest=manifest, geometry=CAPACITIES, tokenizer_path=path, prices={})
+
+    def open_executor(bundle: object, **options: Any) -> ScriptedExecutor:
+        made.append(options)
+        return ScriptedExecutor(
+            lambda ids: b"0123456789"[len(ids) % 10], capacities=CAPACITIES, num_pages=options["num_pages"]
+        )
+
+    monkeypatch.setattr(reader, "open_bundle", lambda path, **options: opened)
+    monkeypatch.setattr(loading, "open_executor", open_executor)
+    return made
+
+
+@pytest.mark.parametrize("drafter", ["lookup", "none"])
+def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> None:
+    service = load(Path("x"), LoadOptions(drafter=drafter, served_model_name="mine"))
+    try:
+        assert (service.model, service.context_length, service.stop_ids) == ("mine", 128, {IM_END})
+        events: queue.Queue[Event] = queue.Queue()
+        prompt = service.encode("abc", add_special_tokens=True)
+        service.submit(service.request(prompt, max_tokens=30), ["56"], events.put)
+        text = ""
+        while not isinstance(event := events.get(timeout=PATIENCE), End):
+            text += event.text
+        assert text + event.text == "34"
+        assert event.ids == tuple(b"3456")
+    finally:
+        service.worker.stop()
+
+
+def test_options_bound_the_service(bundle: list[dict[str, Any]]) -> None:
+    service = load(Path("x"), LoadOptions(max_num_seqs=1, max_model_len=64, threads=3))
+    service.worker.stop()
+    assert service.context_length == 64
+    assert bundle == [{"threads": 3, "num_pages": (64 + MAX_TREE_ROWS) // CAPACITIES.page_tokens}]
+
+
+@pytest.mark.parametrize("options", [LoadOptions(max_num_seqs=3), LoadOptions(max_model_len=129)])
+def test_options_beyond_the_bundle(bundle: list[dict[str, Any]], options: LoadOptions) -> None:
+    with pytest.raises(UsageError, match="this bundle"):
+        load(Path("x"), options)
+    assert bundle == []
+
+
+def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(memory: int) -> None:
+        monkeypatch.setattr(loading, "this_machine", lambda: SimpleNamespace(memory=memory, cores=1))
+
+    lane = (100 + MAX_TREE_ROWS + 7) // 8
+    machine(2**40)
+    assert kv_pages(CAPACITIES, 100, 2) == 2 * lane
+    machine(2 * CAPACITIES.page_bytes * (lane + 1))
+    assert kv_pages(CAPACITIES, 100, 2) == lane + 1
+    machine(0)
+    assert kv_pages(CAPACITIES, 100, 2) == lane
+
+
+def test_what_is_no_bundle_and_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="nothing there"):
+        load(tmp_path / "none")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(BundleCorrupt, match=r"tokenizer\.json"):
+        read_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.smollm2
+def test_smollm2_knows_the_capital_of_france(smollm2_bundle: Path) -> None:
+    service = load(smollm2_bundle, LoadOptions(max_num_seqs=1, max_model_len=256))
+    try:
+        events: queue.Queue[Event] = queue.Queue()
+        text = service.chat.render([{"role": "user", "content": "What is the capital of France?"}])
+        prompt = service.encode(text, add_special_tokens=False)
+        service.submit(service.request(prompt, max_tokens=32), [], events.put)
+        pieces = []
+        while not isinstance(event := events.get(timeout=10 * PATIENCE), End):
+            pieces.append(event.text)
+        assert "".join([*pieces, event.text]) == "The capital of France is Paris."
+        assert event.reason == "stop" and event.stats.prompt_tokens == len(prompt)
+    finally:
+        service.worker.stop()
