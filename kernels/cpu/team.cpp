@@ -1,7 +1,5 @@
 // The team: threads that walk a program's launches together, one barrier per launch that needs one.
 // Threads spin for a moment and then sleep, so an idle team costs nothing.
-#include <sched.h>
-
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -18,10 +16,13 @@ inline void pause() {
 #endif
 }
 
-// Spins while `busy()`; yields the core once the wait is long, since a peer may need it.
-template <class F>
-inline void spin_while(F busy) {
-  for (int i = 0; busy(); ++i) i < kSpins ? pause() : static_cast<void>(sched_yield());
+// Spins for a moment, then sleeps until `word` is no longer `seen`: a peer may need this core.
+inline void await_change(const std::atomic<uint32_t>& word, uint32_t seen) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (word.load(std::memory_order_acquire) != seen) return;
+    pause();
+  }
+  word.wait(seen, std::memory_order_acquire);
 }
 
 struct Team {
@@ -45,8 +46,9 @@ struct Team {
     if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
       arrived.store(0, std::memory_order_relaxed);
       turns.fetch_add(1, std::memory_order_release);
+      turns.notify_all();
     } else {
-      spin_while([&] { return turns.load(std::memory_order_acquire) == turn; });
+      await_change(turns, turn);
     }
   }
 
@@ -60,8 +62,7 @@ struct Team {
 
   void serve(int thread) {
     for (uint32_t seen = 0;; ++seen) {
-      for (int i = 0; i < kSpins && job.load(std::memory_order_acquire) == seen; ++i) pause();
-      job.wait(seen, std::memory_order_acquire);
+      await_change(job, seen);
       if (launches == nullptr) return;
       walk(thread);
     }

@@ -1,0 +1,139 @@
+"""`tandem-compile`: a checkpoint in, a bundle for this kind of machine out.
+
+stdout carries the bundle's path (or JSON), stderr the progress.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandem.command import run_command
+from tandem.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from tandem.artifacts.manifest import Manifest
+    from tandem.compile.checkpoints.base import Checkpoint
+    from tandem.compile.plan import Plan
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("model")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the bundle.  [default: NAME-PROFILE]")
+@click.option("--name", help="Name of the model in the bundle.  [default: from MODEL]")
+@click.option("--profile", default="bf16", help="Number formats: fp32 or bf16.")
+@click.option("--device", default="auto", help="auto, cpu, or an ISA level such as cpu-x86-64-v3.")
+@click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's]")
+@click.option("--revision", help="Branch, tag or commit of a hub id.")
+@click.option("--offline", is_flag=True, help="Take a hub id from the local cache only.")
+@click.option("--replace", is_flag=True, help="Replace an older bundle in the output folder.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+def command(
+    model: str,
+    output: Path | None,
+    name: str | None,
+    profile: str,
+    device: str,
+    max_seq_len: int | None,
+    revision: str | None,
+    offline: bool,
+    replace: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compile MODEL into a bundle for this kind of machine.
+
+    MODEL is a Hugging Face folder, a hub id (org/name), or a GGUF file.
+    """
+    _require_extra()
+    from tandem.compile.build import build_bundle
+    from tandem.compile.checkpoints.open import open_checkpoint
+    from tandem.compile.plan import make_plan
+    from tandem.compile.profile import find_profile
+    from tandem.compile.progress import Progress
+
+    find_profile(profile)
+    name = name or default_name(model)
+    target = output or Path(f"{name}-{profile}")
+    checkpoint = open_checkpoint(model, revision=revision, offline=offline)
+    plan = make_plan(
+        checkpoint, checkpoint.digest(), name=name, profile=profile, device=device, context_length=max_seq_len
+    )
+    if dry_run:
+        return _print(plan.summary(), as_json)
+    if manifest := _built_already(target, plan):
+        _say(f"{target} is this very build already", quiet)
+    else:
+        with Progress(quiet=quiet) as progress:
+            manifest = build_bundle(plan, checkpoint, target, replace=replace, progress=progress)
+        _say(_built(plan, checkpoint, target), quiet)
+    if as_json:
+        facts = {"path": str(target), "build_id": manifest.build_id, "content_id": manifest.content_id}
+        return _print(plan.summary() | facts, as_json)
+    click.echo(str(target))
+
+
+def default_name(model: str) -> str:
+    """A model's name from its path or id: the last part, without `.gguf`, in characters a path may hold."""
+    last = Path(model.rstrip("/")).name.removesuffix(".gguf")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.") or "model"
+
+
+def _require_extra() -> None:
+    try:
+        import torch  # noqa: F401
+        import tqdm  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"compiling needs {error.name}, which is not installed: pip install 'tandem-llm[compile]'"
+        ) from None
+
+
+def _built_already(target: Path, plan: Plan) -> Manifest | None:
+    """The manifest at `target` if it is a sound bundle of this very plan."""
+    from tandem.artifacts.digest import build_id
+    from tandem.artifacts.reader import open_bundle
+
+    try:
+        manifest = open_bundle(target).manifest
+    except BundleError:
+        return None
+    return manifest if manifest.build_id == build_id(plan.resolved) else None
+
+
+def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:
+    """A line about what was built and how fast it will be."""
+    from tandem.artifacts.reader import open_bundle
+
+    bundle = open_bundle(target)
+    first = next(value for key, value in bundle.prices.items() if key.isdigit())
+    proof = bundle.manifest.proof
+    return (
+        f"{checkpoint.origin} as {plan.profile.name} for {plan.device}: {proof.cases} comparisons, no bit differs; "
+        f"a plain step takes {first['plain']:.1f} ms ({1000 / first['plain']:.0f} tokens a second)"
+    )
+
+
+def _print(value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(value, indent=2))
+        return
+    for key, entry in value.items():
+        click.echo(f"{key:<20}{', '.join(entry) if isinstance(entry, list) else entry}")
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        click.echo(line, err=True)
+
+
+def main() -> None:
+    sys.exit(run_command(command, "tandem-compile"))

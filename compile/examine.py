@@ -1,0 +1,82 @@
+"""Proof, oracle and prices, taken by the runtime in a process of its own: what is measured is what will serve.
+
+The two wings never import each other; this is a pipe between them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tandem.artifacts.io import Geometry
+from tandem.errors import CompileError, ProofError
+from tandem.keys import Kind
+
+MODULE = "tandem.runtime.checks.staged"
+
+
+def examine(
+    geometry: Geometry,
+    *,
+    weights: Path,
+    library: Path,
+    programs: dict[Kind, Path],
+    threads: int,
+    advance: Callable[[str], None],
+) -> dict[str, Any]:
+    """The `proof`, `oracle` and `prices` of staged files. `advance` hears of each step by name.
+
+    Raises ProofError when a bit moved, CompileError when the process did not come to an end.
+    """
+    request = {
+        "geometry": asdict(geometry),
+        "weights": str(weights),
+        "library": str(library),
+        "programs": {kind.value: str(path) for kind, path in programs.items()},
+        "threads": threads,
+    }
+    result = _converse(json.dumps(request), advance)
+    if result["proof"]["differing"]:
+        first = result["proof"]["first"][0]
+        raise ProofError(
+            f"{result['proof']['differing']} of {result['proof']['cases']} comparisons differ, first: {first}; "
+            "this is a defect of the kernels, please report it"
+        )
+    return result
+
+
+def _converse(request: str, advance: Callable[[str], None]) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", MODULE]
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
+        )
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(request)
+            child.stdin.close()
+            for line in child.stdout:
+                message = json.loads(line)
+                if "result" in message:
+                    child.wait()
+                    return dict(message["result"])
+                advance(message["step"])
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+        errors.seek(0)
+        last = errors.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+    raise CompileError(f"the proving process ended early: {last[0]}")
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment with its import path, since -P keeps the current folder out."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,0 +1,73 @@
+"""Measures what passes cost: median milliseconds per context class, kind and row count.
+
+Times do not depend on what the cache holds, so no text is prefilled for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tandem.keys import MAX_TREE_ROWS, Kind, context_classes
+from tandem.runtime.executor.base import Executor, Moves, Rows
+
+VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+COMMIT_ROWS = (1, 16)
+WARM_UPS, REPEATS = 1, 5
+
+
+def row_counts(kind: Kind, executor: Executor) -> tuple[int, ...]:
+    """Row counts that are priced; those between are interpolated."""
+    g = executor.geometry
+    if kind is Kind.EXTEND:
+        return tuple(sorted({1, 2, min(4, g.max_rows), min(32, g.max_rows), g.max_rows}))
+    return COMMIT_ROWS if kind is Kind.COMMIT else tuple(r for r in VERIFY_ROWS if r <= g.max_outputs)
+
+
+def measure(executor: Executor, advance: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
+    """The price table, in the bundle's shape. Contexts are three quarters of their class long.
+
+    Classes that the executor's pages do not hold are left out: the next lower one stands for them.
+    """
+    g, table = executor.geometry, dict[str, Any]()
+    held = executor.num_pages * g.page_tokens
+    for bound in context_classes(g.context_length):
+        context = max(0, min(bound * 3 // 4, g.context_length - g.max_rows))
+        if table and context + g.max_rows > held:
+            break
+        table[str(bound)] = {
+            kind.value: {str(rows): ms for rows, ms in _curve(executor, kind, context, advance)} for kind in Kind
+        }
+        table[str(bound)]["plain"] = table[str(bound)][Kind.EXTEND.value]["1"]
+    last = table[list(table)[-1]][Kind.VERIFY_CHAIN.value]
+    (r0, ms0), (r1, ms1) = list(last.items())[-2:]
+    table["step_ms"] = round(max(0.0, (ms1 - ms0) / (int(r1) - int(r0))), 4)
+    return table
+
+
+def _curve(executor: Executor, kind: Kind, context: int, advance: Callable[[str], None]) -> Iterator[tuple[int, float]]:
+    floor = 0.0
+    for rows in row_counts(kind, executor):
+        advance(f"{kind}, {rows} rows at {context}")
+        times = [_time(executor, kind, rows, context) for _ in range(WARM_UPS + REPEATS)][WARM_UPS:]
+        floor = max(floor, statistics.median(times))  # a price never falls with more rows
+        yield rows, round(floor, 4)
+
+
+def _time(executor: Executor, kind: Kind, num_rows: int, context: int) -> float:
+    g = executor.geometry
+    table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % executor.num_pages
+    zeros = np.zeros(num_rows, np.int32)
+    if kind is Kind.COMMIT:
+        source = context + 1 + np.arange(num_rows, dtype=np.int32)
+        return executor.commit(Moves(zeros, source, source - 1, table))
+    place = context + np.arange(num_rows, dtype=np.int32)
+    outputs = np.array([num_rows - 1], np.int32) if kind is Kind.EXTEND else np.arange(num_rows, dtype=np.int32)
+    rows = Rows(zeros, place, zeros, place, place + 1, outputs, table)
+    if kind is Kind.VERIFY_TREE:
+        rows.prefix = zeros + context
+        rows.ancestor = np.broadcast_to(context + np.arange(MAX_TREE_ROWS, dtype=np.int32), (num_rows, MAX_TREE_ROWS))
+    return executor.run(kind, rows).ms

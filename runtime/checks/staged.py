@@ -1,0 +1,79 @@
+"""Proves, records and prices programs that are not a bundle yet: a process of its own, as the serving one will be.
+
+Reads one JSON request on stdin, writes JSON lines on stdout: {"step": name} while it works, {"result": {...}} at the
+end. Memory is poisoned, so a read of anything never written shows. Without torch, like every part of the runtime.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tandem.artifacts.io import Geometry
+from tandem.artifacts.program import decode
+from tandem.artifacts.weights import MappedWeights
+from tandem.device import this_machine
+from tandem.keys import Kind
+from tandem.runtime.checks import pricing
+from tandem.runtime.checks.lab import Lab, pages_for
+from tandem.runtime.checks.proof import TEXT, Proof
+from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
+from tandem.runtime.executor.cpu import CpuExecutor
+from tandem.runtime.executor.library import Library
+from tandem.runtime.loading import Image
+
+
+class Staged(msgspec.Struct, forbid_unknown_fields=True):
+    """Paths of what was built; `programs` by kind."""
+
+    geometry: Geometry
+    weights: str
+    library: str
+    programs: dict[str, str]
+    threads: int
+
+
+def _step(name: str) -> None:
+    print(msgspec.json.encode({"step": name}).decode(), flush=True)
+
+
+def _pages(g: Geometry) -> int:
+    """Enough for the proof; for prices a whole context, or as much of it as a quarter of memory holds."""
+    proof = pages_for(min(TEXT, g.context_length), g.page_tokens, g.max_lanes)
+    affordable = this_machine().memory // 4 // g.page_bytes
+    return max(proof, min(g.blocks_per_lane, affordable))
+
+
+def examine(staged: Staged) -> dict[str, Any]:
+    """Proof, oracle and prices of `staged`, as they go into the bundle."""
+    g = staged.geometry
+    num_pages = _pages(g)
+    image = Image(
+        g,
+        MappedWeights(Path(staged.weights)).data,
+        Library(Path(staged.library), staged.threads),
+        {Kind(kind): decode(Path(path).read_bytes(), path) for kind, path in staged.programs.items()},
+    )
+    executor = CpuExecutor(image, num_pages=num_pages, poison=True)
+    try:
+        lab = Lab(executor, g.max_lanes)
+        report = Proof(lab, _step).run()
+        _step("identity scenario")
+        oracle = {name: run_scenario(lab, sizes) for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
+        prices = {} if report.differing else pricing.measure(executor, _step)
+    finally:
+        executor.close()
+    proof = {"cases": report.cases, "differing": report.differing, "first": report.first}
+    return {"proof": proof, "oracle": oracle, "prices": prices}
+
+
+def main() -> None:
+    staged = msgspec.json.decode(sys.stdin.buffer.read(), type=Staged)
+    print(msgspec.json.encode({"result": examine(staged)}).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
