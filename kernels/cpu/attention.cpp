@@ -13,6 +13,7 @@ using namespace tdm;
 
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int kTileVectors = kPage / kLanes;
+constexpr int64_t kPiece = 16;
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 struct Args {
@@ -51,25 +52,33 @@ struct Tile {
   int64_t tokens;
 };
 
+// Each score is cut every kPiece dimensions and the pieces added in order: one long chain would err more than needed.
 template <class C>
 void scores(const float* q, const Tile<C>& tile, int64_t head_dim, float scale, f32x16 out[kTileVectors]) {
   for (int i = 0; i < kTileVectors; ++i) out[i] = zero();
-  for (int64_t d = 0; d < head_dim; ++d) {
-    const f32x16 s = set1(q[d]);
-    for (int i = 0; i < kTileVectors; ++i) out[i] = fma(s, load_cache(tile.k + d * kPage + i * kLanes), out[i]);
+  for (int64_t begin = 0; begin < head_dim; begin += kPiece) {
+    const int64_t end = begin + kPiece < head_dim ? begin + kPiece : head_dim;
+    f32x16 acc[kTileVectors];
+    for (auto& c : acc) c = zero();
+    for (int64_t d = begin; d < end; ++d) {
+      const f32x16 s = set1(q[d]);
+      for (int i = 0; i < kTileVectors; ++i) acc[i] = fma(s, load_cache(tile.k + d * kPage + i * kLanes), acc[i]);
+    }
+    for (int i = 0; i < kTileVectors; ++i) out[i] = out[i] + acc[i];
   }
   for (int i = 0; i < kTileVectors; ++i) out[i] = out[i] * set1(scale);
 }
 
+// sum * keep + the tile's weighted values.
 template <int V, class C>
-void add_values(const float* weight, const Tile<C>& tile, f32x16* sum) {
+void add_values(const float* weight, const Tile<C>& tile, float keep, f32x16* sum) {
   f32x16 acc[V];
-  for (int i = 0; i < V; ++i) acc[i] = sum[i];
+  for (auto& c : acc) c = zero();
   for (int64_t t = 0; t < tile.tokens; ++t) {
     const f32x16 w = set1(weight[t]);
     for (int i = 0; i < V; ++i) acc[i] = fma(w, load_cache(tile.v + (t * V + i) * kLanes), acc[i]);
   }
-  for (int i = 0; i < V; ++i) sum[i] = acc[i];
+  for (int i = 0; i < V; ++i) sum[i] = fma(sum[i], set1(keep), acc[i]);
 }
 
 template <int V, class C>
@@ -91,8 +100,7 @@ void fold(const float* q, const Tile<C>& tile, int64_t head_dim, float scale, Ru
   const float keep = run.mass == 0.0f ? 0.0f : hmax(exp(set1(run.peak - peak)));
   run.peak = peak;
   run.mass = run.mass * keep + hsum(mass);
-  for (int i = 0; i < V; ++i) run.sum[i] = run.sum[i] * set1(keep);
-  add_values<V>(weight, tile, run.sum);
+  add_values<V>(weight, tile, keep, run.sum);
 }
 
 // Copies the tile's tokens from wherever the row's path keeps them.

@@ -32,7 +32,17 @@ def embed(
     """`table` are panels [ceil(V / 32), H, 32]."""
     count, width = len(token), table.shape[1]
     y = canvas(count, width + 3)
-    call(path or library(), DTYPES[dtype], threads, count=count, token=token, weight=table, y=y, y_stride=width + 3, k=width)
+    call(
+        path or library(),
+        DTYPES[dtype],
+        threads,
+        count=count,
+        token=token,
+        weight=table,
+        y=y,
+        y_stride=width + 3,
+        k=width,
+    )
     return written(y, count, width)
 
 

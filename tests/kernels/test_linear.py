@@ -12,18 +12,17 @@ import torch
 from tandem import kernels
 from tandem.compile.quantise import PANEL, pack
 from tests.kernels.harness import (
-    LEVELS,
     ROWS,
     assert_accurate,
     assert_bits,
     assert_one_arithmetic,
     call,
     canvas,
+    error,
     library,
     normal,
     poisoned,
     rounded,
-    worst,
     written,
 )
 
@@ -59,7 +58,7 @@ class Layer:
         plain = kernels.linear(torch.from_numpy(x), self.weight, bias)
         exact = kernels.linear(torch.from_numpy(x).double(), self.weight.double(), bias).numpy()
         for count in counts:
-            assert_accurate(self(x[:count]), exact[:count], worst(plain, exact))
+            assert_accurate(self(x[:count]), exact[:count], error(plain, exact))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -110,14 +109,3 @@ def test_a_nan_row_stays_alone(dtype: torch.dtype) -> None:
     assert np.isnan(dirty[11]).all()
     keep = np.arange(32) != 11
     assert_bits(dirty[keep], clean[keep])
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_every_bf16_pattern_is_widened_exactly(level: str) -> None:
-    patterns = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
-    patterns = patterns[torch.isfinite(patterns)]
-    layer = Layer(len(patterns), 1, torch.bfloat16)
-    layer.weight = patterns[:, None]
-    layer.panels = packed(layer.weight)
-    found = layer(np.ones((1, 1), np.float32), library(level))[0]
-    np.testing.assert_array_equal(found, patterns.float().numpy())

@@ -17,10 +17,10 @@ from tests.kernels.harness import (
     assert_one_arithmetic,
     call,
     canvas,
+    error,
     library,
     normal,
     poisoned,
-    worst,
     written,
 )
 
@@ -61,7 +61,7 @@ def reference(x: np.ndarray, weight: np.ndarray, groups: int, dtype: torch.dtype
 
 def check(x: np.ndarray, weight: np.ndarray, groups: int) -> None:
     plain, exact = (reference(x, weight, groups, dtype) for dtype in (torch.float32, torch.float64))
-    assert_accurate(norm(x, weight, groups), exact, worst(plain, exact))
+    assert_accurate(norm(x, weight, groups), exact, error(plain, exact))
 
 
 @pytest.mark.parametrize("width", WIDTHS)

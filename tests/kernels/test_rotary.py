@@ -17,10 +17,10 @@ from tests.kernels.harness import (
     assert_one_arithmetic,
     call,
     canvas,
+    error,
     library,
     normal,
     poisoned,
-    worst,
     written,
 )
 
@@ -33,9 +33,7 @@ def tables(half: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def rotate(
-    x: np.ndarray, position: np.ndarray, half: int, path: Path | None = None, threads: int = 1
-) -> np.ndarray:
+def rotate(x: np.ndarray, position: np.ndarray, half: int, path: Path | None = None, threads: int = 1) -> np.ndarray:
     """x [R, heads, D]"""
     count, heads, head_dim = x.shape
     width, (cos, sin) = heads * head_dim, tables(half)
@@ -63,7 +61,7 @@ def test_accuracy(head_dim: int, turned: str) -> None:
     plain = kernels.rotary(torch.from_numpy(x), cos, sin, where).numpy()
     exact = kernels.rotary(torch.from_numpy(x).double(), cos, sin, where).numpy()
     found = rotate(x, position, half)
-    assert_accurate(found, exact, worst(plain, exact))
+    assert_accurate(found, exact, error(plain, exact))
     assert_bits(found[..., 2 * half :], x[..., 2 * half :], "dimensions that pass through")
 
 
