@@ -10,11 +10,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 

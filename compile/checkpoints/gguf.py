@@ -1,25 +1,22 @@
 """Checkpoints that are GGUF files of architecture `llama`, given back as Hugging Face would store them.
 
-Matrices come dequantised to fp32, q and k heads in Hugging Face's order. The header's facts are rebuilt in
-`gguf_config`, its tokenizer in `gguf_tokenizer`.
+Matrices come dequantised to fp32, q and k heads in Hugging Face's order. `gguf_file` knows
+the layout, `gguf_config` the header's facts, `gguf_tokenizer` its tokenizer.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tandem.compile.checkpoints.base import Checkpoint, Stored, check_head, missing_tensor
 from tandem.compile.checkpoints.gguf_config import GgufHeader, read_config
+from tandem.compile.checkpoints.gguf_file import GgufTensor, read_file
 from tandem.compile.checkpoints.gguf_tokenizer import read_facts
 from tandem.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
 
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -42,17 +39,16 @@ class GgufCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         origin = str(path)
-        reader = _open(path)
-        header = GgufHeader({name: field.contents() for name, field in reader.fields.items()}, origin)
+        file = read_file(path)
+        header = GgufHeader(file.fields, origin)
         header.check_architecture()
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
-        factors = tensors.pop(_ROPE_FACTORS, None)
-        for tensor in tensors.values():
+        for tensor in file.tensors:
             _check_type(tensor, origin)
+        tensors = {tensor.name: tensor for tensor in file.tensors}
+        factors = tensors.pop(_ROPE_FACTORS, None)
         self._tensors = {hf_name(name, origin): tensor for name, tensor in tensors.items()}
-        self._reader = reader  # keeps the map open
-        shapes = {name: _shape(tensor) for name, tensor in self._tensors.items()}
-        config = read_config(header, shapes, None if factors is None else factors.data)
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        config = read_config(header, shapes, None if factors is None else _values(factors))
         check_head(self.names(), config, origin)
         super().__init__(origin, config, read_facts(header))
 
@@ -61,13 +57,10 @@ class GgufCheckpoint(Checkpoint):
 
     def stored(self, name: str) -> Stored:
         tensor = self._tensor(name)
-        return Stored(tensor.tensor_type.name, _shape(tensor), tensor.n_bytes)
+        return Stored(tensor.kind, tensor.shape, tensor.data.nbytes)
 
     def read(self, name: str) -> torch.Tensor:
-        from gguf import dequantize
-
-        tensor = self._tensor(name)
-        values = dequantize(tensor.data, tensor.tensor_type)  # rows as in Hugging Face; fp32
+        values = _values(self._tensor(name))
         if ".q_proj." in name:
             values = unpermuted(values, self.config["num_attention_heads"])
         elif ".k_proj." in name:
@@ -76,9 +69,9 @@ class GgufCheckpoint(Checkpoint):
         return torch.from_numpy(np.require(values, dtype=np.float32, requirements=["C", "W", "O"]))
 
     def content(self, name: str) -> memoryview:
-        return np.ascontiguousarray(self._tensor(name).data).reshape(-1).view(np.uint8).data
+        return self._tensor(name).data.data
 
-    def _tensor(self, name: str) -> ReaderTensor:
+    def _tensor(self, name: str) -> GgufTensor:
         if name not in self._tensors:
             raise missing_tensor(self.origin, name)
         return self._tensors[name]
@@ -101,35 +94,18 @@ def unpermuted(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, rows // heads // 2, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def _open(path: Path) -> GGUFReader:
-    from gguf import GGUFReader
-
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise CheckpointError(f"{path}: not a GGUF file (wanted GGUF in its first bytes): fetch it again")
-    try:
-        with np.errstate(over="ignore"):  # a damaged length may overflow; the reader then runs out of bytes
-            reader = GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
-        reason = str(error).partition("\n")[0]
+def _check_type(tensor: GgufTensor, origin: str) -> None:
+    if tensor.kind not in _TYPES:
         raise CheckpointError(
-            f"{path}: truncated or damaged: its header wants more than the {size} bytes found ({reason}): "
-            "fetch the file again"
-        ) from error
-    if reader.byte_order != "I":
-        raise CheckpointError(f"{path}: written for a machine of the other byte order: use a little-endian file")
-    return reader
-
-
-def _check_type(tensor: ReaderTensor, origin: str) -> None:
-    kind = tensor.tensor_type.name
-    if kind not in _TYPES:
-        raise CheckpointError(
-            f"{origin}: tensor {tensor.name} has type {kind}, wanted one of {', '.join(_TYPES)}: "
+            f"{origin}: tensor {tensor.name} has type {tensor.kind}, wanted one of {', '.join(_TYPES)}: "
             "use a file of such a type, or the original safetensors"
         )
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
-    return tuple(int(size) for size in reversed(tensor.shape))
+def _values(tensor: GgufTensor) -> np.ndarray:
+    """The tensor dequantised, fp32 in its own shape; a view of the map where it is stored as F32."""
+    from gguf import GGMLQuantizationType, dequantize
+
+    layout = {"F32": "<f4", "F16": "<f2"}.get(tensor.kind, "u1")  # as dequantize wants them: all others as bytes
+    rows = tensor.data.view(layout).reshape(*tensor.shape[:-1], -1)
+    return dequantize(rows, GGMLQuantizationType[tensor.kind])

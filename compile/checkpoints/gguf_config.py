@@ -53,33 +53,40 @@ class GgufHeader:
         architecture = self.fields.get("general.architecture")
         if architecture != "llama":
             raise CheckpointError(f"{self.origin}: architecture {architecture!r}, wanted 'llama': {_ORIGINAL}")
-        if (parts := self.fields.get("split.count", 1)) > 1:
+        if (parts := self.fields.get("split.count", 1)) not in (0, 1):
             raise CheckpointError(f"{self.origin}: one of {parts} parts: join them with llama-gguf-split --merge")
         for name, value in self.fields.items():
             key = name.removeprefix("llama.")
             if key != name and key not in _KNOWN and _NEUTRAL.get(key) != value:
                 raise CheckpointError(f"{self.origin}: header field {name} = {value!r} is not supported: {_ORIGINAL}")
 
-    def optional(self, name: str, default: Any = None) -> Any:
-        """A field by its name after `llama.`; float32 values in the shortest decimal that reads back the same."""
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A positive whole number by its name after `llama.`; without a default, the field must be there."""
         value = self.fields.get(f"llama.{name}", default)
-        return float(str(np.float32(value))) if isinstance(value, float) else value
-
-    def required(self, name: str) -> Any:
-        value = self.optional(name)
-        if value is None:
-            raise CheckpointError(f"{self.origin}: header field llama.{name} is missing: fetch the file again")
+        if not isinstance(value, int) or value < 1:
+            raise self._wanted(name, "a positive whole number", value)
         return value
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """A positive number as the shortest decimal that is the same in float32: 1e-05, not 9.999999747e-06."""
+        value = self.fields.get(f"llama.{name}", default)
+        if not isinstance(value, float) or not 0 < value < np.inf:
+            raise self._wanted(name, "a positive number", value)
+        return float(str(np.float32(value)))
+
+    def _wanted(self, name: str, kind: str, value: Any) -> CheckpointError:
+        found = "is missing" if value is None else f"is {value!r}"
+        return CheckpointError(f"{self.origin}: header field llama.{name} {found}, wanted {kind}: fetch the file again")
 
 
 def read_config(
     header: GgufHeader, shapes: Mapping[str, tuple[int, ...]], factors: np.ndarray | None
 ) -> dict[str, Any]:
     """Config fields from the header; `shapes` by Hugging Face name, `factors` the llama3 rope factors if stored."""
-    config = {field: int(header.required(name)) for field, name in _SIZES.items()}
+    config = {field: header.integer(name) for field, name in _SIZES.items()}
     heads = config["num_attention_heads"]
     kv_heads, head_dim = _kv_heads(header, heads), _head_dim(header, config["hidden_size"] // heads)
-    theta = float(header.optional("rope.freq_base", 10000.0))
+    theta = header.real("rope.freq_base", 10000.0)
     _check_shapes(header, shapes, heads, kv_heads, head_dim)
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -89,7 +96,7 @@ def read_config(
         **config,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "rms_norm_eps": header.required("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": header.real("attention.layer_norm_rms_epsilon"),
         "rope_theta": theta,
         "rope_scaling": _rope_scaling(header, head_dim, theta, factors),
         "vocab_size": shapes["model.embed_tokens.weight"][0],
@@ -103,21 +110,21 @@ def read_config(
 
 def _kv_heads(header: GgufHeader, heads: int) -> int:
     """One number, or the same number once per layer."""
-    value = header.optional("attention.head_count_kv", heads)
-    counts = set(value) if isinstance(value, list) else {value}
-    if len(counts) != 1:
-        raise CheckpointError(
-            f"{header.origin}: layers have different numbers of kv heads {sorted(counts)}: {_ORIGINAL}"
-        )
-    return int(counts.pop())
+    name = "attention.head_count_kv"
+    value = header.fields.get(f"llama.{name}")
+    if not isinstance(value, list):
+        return header.integer(name, heads)
+    if len(set(value)) != 1 or not isinstance(value[0], int) or value[0] < 1:
+        raise CheckpointError(f"{header.origin}: llama.{name} is not the same in every layer ({value}): {_ORIGINAL}")
+    return int(value[0])
 
 
 def _head_dim(header: GgufHeader, default: int) -> int:
-    head_dim = int(header.optional("attention.key_length", default))
+    head_dim = header.integer("attention.key_length", default)
     for name in ("attention.value_length", "rope.dimension_count"):
-        if header.optional(name, head_dim) != head_dim:
+        if (found := header.integer(name, head_dim)) != head_dim or head_dim % 2:
             raise CheckpointError(
-                f"{header.origin}: llama.{name} is {header.optional(name)}, wanted {head_dim} as each head: {_ORIGINAL}"
+                f"{header.origin}: llama.{name} is {found}, wanted the head size {head_dim}, even: {_ORIGINAL}"
             )
     return head_dim
 
@@ -128,7 +135,7 @@ def _check_shapes(
     """Rows of q and k must be whole heads, or they cannot be put into order; every token must have an embedding."""
     if (embedding := "model.embed_tokens.weight") not in shapes:
         raise missing_tensor(header.origin, embedding)
-    num_tokens = len(header.fields.get("tokenizer.ggml.tokens", ()))
+    num_tokens = len(header.fields.get("tokenizer.ggml.tokens") or ())
     if num_tokens > shapes[embedding][0]:
         raise CheckpointError(
             f"{header.origin}: {num_tokens} tokens but {shapes[embedding][0]} rows of token_embd: fetch the file again"
@@ -143,11 +150,12 @@ def _check_shapes(
 
 
 def _rope_scaling(header: GgufHeader, head_dim: int, theta: float, factors: np.ndarray | None) -> dict[str, Any] | None:
-    kind = header.optional("rope.scaling.type", "linear" if header.optional("rope.scale_linear") else "none")
-    factor = header.optional("rope.scaling.factor", header.optional("rope.scale_linear", 1.0))
+    older = header.real("rope.scale_linear", 1.0)  # how linear scaling was written before it had a type
+    kind = header.fields.get("llama.rope.scaling.type", "linear")
+    factor = header.real("rope.scaling.factor", older)
     if factors is not None:
-        if kind != "none":
-            raise CheckpointError(f"{header.origin}: holds rope_freqs beside rope scaling {kind!r}: {_ORIGINAL}")
+        if factor != 1.0:
+            raise CheckpointError(f"{header.origin}: holds rope_freqs beside rope scaling by {factor}: {_ORIGINAL}")
         return _llama3_scaling(header, head_dim, theta, factors)
     match kind:
         case "none":
@@ -155,7 +163,7 @@ def _rope_scaling(header: GgufHeader, head_dim: int, theta: float, factors: np.n
         case "linear":
             return {"rope_type": "linear", "factor": factor} if factor != 1.0 else None
         case "yarn":
-            original = int(header.required("rope.scaling.original_context_length"))
+            original = header.integer("rope.scaling.original_context_length")
             return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     raise CheckpointError(f"{header.origin}: rope scaling {kind!r}, wanted none, linear or yarn: {_ORIGINAL}")
 

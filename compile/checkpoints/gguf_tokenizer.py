@@ -31,21 +31,18 @@ _END_FIELDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 def read_facts(header: GgufHeader) -> TokenizerFacts:
     """The tokenizer, chat template and stop ids of a GGUF header."""
-    tokens: list[str] = _field(header, "tokens", list)
+    tokens: list[str] = _items(header, "tokens", str)
     tokenizer = _tokenizer(header, tokens)
-
-    def token(name: str) -> str | None:
-        token_id = header.fields.get(f"tokenizer.ggml.{name}")
-        return tokens[token_id] if isinstance(token_id, int) and token_id < len(tokens) else None
-
-    named = [header.fields[name] for name in map("tokenizer.ggml.{}".format, _END_FIELDS) if name in header.fields]
-    eos_token = token("eos_token_id")
+    bos_id = _token_id(header, "bos_token_id", len(tokens))
+    ends = [_token_id(header, name, len(tokens)) for name in _END_FIELDS]
+    eos_token = None if ends[0] is None else tokens[ends[0]]
+    template = header.fields.get("tokenizer.chat_template")
     return TokenizerFacts(
         tokenizer_json=tokenizer.to_str(),
-        chat_template=header.fields.get("tokenizer.chat_template"),
-        bos_token=token("bos_token_id"),
+        chat_template=template if isinstance(template, str) else None,
+        bos_token=None if bos_id is None else tokens[bos_id],
         eos_token=eos_token,
-        stop_ids=stop_ids(tokenizer, named, eos_token),
+        stop_ids=stop_ids(tokenizer, [end for end in ends if end is not None], eos_token),
     )
 
 
@@ -64,8 +61,8 @@ def _tokenizer(header: GgufHeader, tokens: list[str]) -> Tokenizer:
             f"{header.origin}: pre-tokenizer {pre!r}, wanted one of {', '.join(_PRE_TOKENIZERS)}: "
             "use the original safetensors with its tokenizer.json"
         )
-    types: list[int] = _field(header, "token_type", list)
-    merges: list[str] = _field(header, "merges", list)
+    types: list[int] = _items(header, "token_type", int)
+    merges: list[str] = _items(header, "merges", str)
     vocab = _vocab(header, tokens, types)
     pairs = [_pair(header, merge, vocab) for merge in merges]
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in _LLAMA3))
@@ -73,7 +70,7 @@ def _tokenizer(header: GgufHeader, tokens: list[str]) -> Tokenizer:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(pre)
     tokenizer.decoder = decoders.ByteLevel()
-    added = [  # in id order, for they are given ids by their place in the vocabulary
+    added = [  # they are in the vocabulary already and keep their ids
         AddedToken(token, special=kind == _CONTROL, normalized=False)
         for token, kind in zip(tokens, types, strict=True)
         if kind in (_CONTROL, _USER_DEFINED)
@@ -121,7 +118,7 @@ def _add_bos(header: GgufHeader, tokenizer: Tokenizer, tokens: Sequence[str], *,
     """Where the header asks for it, encoding with special tokens puts the bos token first."""
     from tokenizers import processors
 
-    bos_id = header.fields.get("tokenizer.ggml.bos_token_id")
+    bos_id = _token_id(header, "bos_token_id", len(tokens))
     if not header.fields.get("tokenizer.ggml.add_bos_token", default) or bos_id is None:
         return
     bos = tokens[bos_id]
@@ -130,8 +127,20 @@ def _add_bos(header: GgufHeader, tokenizer: Tokenizer, tokens: Sequence[str], *,
     )
 
 
-def _field(header: GgufHeader, name: str, kind: type) -> Any:
-    value = header.fields.get(f"tokenizer.ggml.{name}")
-    if not isinstance(value, kind):
-        raise CheckpointError(f"{header.origin}: header field tokenizer.ggml.{name} is missing: fetch the file again")
-    return value
+def _items(header: GgufHeader, name: str, kind: type) -> list[Any]:
+    items = header.fields.get(f"tokenizer.ggml.{name}")
+    if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
+        state = "is missing" if items is None else f"is no list of {kind.__name__}"
+        raise CheckpointError(f"{header.origin}: header field tokenizer.ggml.{name} {state}: fetch the file again")
+    return items
+
+
+def _token_id(header: GgufHeader, name: str, num_tokens: int) -> int | None:
+    """The id in a header field such as `eos_token_id`; None if the field is absent."""
+    token_id = header.fields.get(f"tokenizer.ggml.{name}")
+    if token_id is not None and (not isinstance(token_id, int) or not 0 <= token_id < num_tokens):
+        raise CheckpointError(
+            f"{header.origin}: header field tokenizer.ggml.{name} is {token_id!r}, wanted an id below {num_tokens}: "
+            "fetch the file again"
+        )
+    return token_id

@@ -39,7 +39,7 @@ def read_facts(folder: Path, config: dict[str, Any], origin: str) -> TokenizerFa
             f"{origin}: tokenizer.json is missing: save one with "
             "transformers.AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
         )
-    tokenizer_json = path.read_text(encoding="utf-8")
+    tokenizer_json = _read_text(path)
     tokenizer = load_tokenizer(tokenizer_json, str(path))
     settings = read_json(folder / "special_tokens_map.json") | read_json(folder / "tokenizer_config.json")
     generation = read_json(folder / "generation_config.json")
@@ -90,7 +90,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_read_text(path))
     except ValueError as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
     if not isinstance(content, dict):
@@ -98,10 +98,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error}): fetch it again") from error
+
+
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     """The file wins over the field, as in Transformers; of several named templates, the one called default."""
     if (path := folder / "chat_template.jinja").is_file():
-        return path.read_text(encoding="utf-8")
+        return _read_text(path)
     template = settings.get("chat_template")
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -169,6 +169,12 @@ def test_a_file_that_is_not_json_is_named(whole: Path, name: str) -> None:
     assert str(whole / name) in _message(whole)
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_file_that_is_not_text_is_named(whole: Path, name: str) -> None:
+    (whole / name).write_bytes(b"\xff\xfe{}")
+    assert str(whole / name) in _message(whole)
+
+
 def test_quantised_weights_are_refused_by_method(whole: Path) -> None:
     _edit(whole / "config.json", lambda config: config.update(quantization_config={"quant_method": "gptq", "bits": 4}))
     assert "quant_method gptq" in _message(whole)

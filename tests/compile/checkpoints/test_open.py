@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,13 @@ def test_what_does_not_exist(source: str, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(source)
     assert source in str(caught.value)
+
+
+def test_the_door_itself_is_light() -> None:
+    """A command imports it before it knows whether there is work to do."""
+    script = "import sys, tandem.compile.checkpoints.open; print({'torch', 'gguf', 'huggingface_hub'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_another_kind_of_file(folder: Path) -> None:
