@@ -1,0 +1,47 @@
+"""Bundles of tiny checkpoints, each compiled once per session by the real command.
+
+Their native code is sealed with a key of the session's own, so that no test touches the user's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import make_checkpoint
+
+CONTEXT_LENGTH = 256
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tandem-bundles-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def state_home() -> Path:
+    """The `XDG_STATE_HOME` under which these bundles count as built here."""
+    return _folder() / "state"
+
+
+@functools.cache
+def compiled(
+    family: str, profile: str, *, device: str = "auto", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
+) -> Path:
+    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_folder()))
+    checkpoint = make_checkpoint(folder / "checkpoint", family, **overrides)
+    command = [str(Path(sys.executable).parent / "tandem-compile"), str(checkpoint), "-o", str(folder / profile), "-q"]
+    flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
+    environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return folder / profile
