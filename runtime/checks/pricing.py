@@ -6,7 +6,7 @@ Times do not depend on what the cache holds, so no text is prefilled for it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,23 +38,29 @@ def measure(executor: Executor, advance: Callable[[str], None] = lambda name: No
         context = max(0, min(bound * 3 // 4, g.context_length - g.max_rows))
         if table and context + g.max_rows > held:
             break
-        table[str(bound)] = {
-            kind.value: {str(rows): ms for rows, ms in _curve(executor, kind, context, advance)} for kind in Kind
-        }
-        table[str(bound)]["plain"] = table[str(bound)][Kind.EXTEND.value]["1"]
+        table[str(bound)] = _class(executor, context, advance)
     last = table[list(table)[-1]][Kind.VERIFY_CHAIN.value]
     (r0, ms0), (r1, ms1) = list(last.items())[-2:]
     table["step_ms"] = round(max(0.0, (ms1 - ms0) / (int(r1) - int(r0))), 4)
     return table
 
 
-def _curve(executor: Executor, kind: Kind, context: int, advance: Callable[[str], None]) -> Iterator[tuple[int, float]]:
-    floor = 0.0
-    for rows in row_counts(kind, executor):
-        advance(f"{kind}, {rows} rows at {context}")
-        times = [_time(executor, kind, rows, context) for _ in range(WARM_UPS + REPEATS)][WARM_UPS:]
-        floor = max(floor, statistics.median(times))  # a price never falls with more rows
-        yield rows, round(floor, 4)
+def _class(executor: Executor, context: int, advance: Callable[[str], None]) -> dict[str, Any]:
+    """One class's curves. Passes take turns, so that a slow moment falls on all of them alike."""
+    passes = [(kind, rows) for kind in Kind for rows in row_counts(kind, executor)]
+    times: dict[tuple[Kind, int], list[float]] = {key: [] for key in passes}
+    for turn in range(WARM_UPS + REPEATS):
+        advance(f"prices at {context} tokens, {turn + 1} of {WARM_UPS + REPEATS}")
+        for key in passes:
+            times[key].append(_time(executor, *key, context))
+    curves: dict[str, Any] = {}
+    for kind in Kind:
+        floor = 0.0
+        for rows in row_counts(kind, executor):
+            floor = max(floor, statistics.median(times[kind, rows][WARM_UPS:]))  # never falls with more rows
+            curves.setdefault(kind.value, {})[str(rows)] = round(floor, 4)
+    curves["plain"] = curves[Kind.EXTEND.value]["1"]
+    return curves
 
 
 def _time(executor: Executor, kind: Kind, num_rows: int, context: int) -> float:
