@@ -17,11 +17,16 @@ from tandem.errors import BundleCorrupt, BundleMismatch
 MAGIC = b"TDMPROG\n"
 VERSION = 1
 MAX_HEADER = 1 << 20
+MAX_ALIGNMENT = 64
+"""Where every runtime places regions: at multiples of this."""
+REGIONS = ("weights", "kv", "state", "io", "scratch")
 CONSTANT = -1
 """The `region` of a parameter whose value is the argument itself."""
 
 LAUNCH = np.dtype([("kernel", "<u4"), ("first_param", "<u4"), ("num_params", "<u4"), ("wait", "<u4")])
 PARAM = np.dtype([("region", "<i4"), ("alignment", "<u4"), ("value", "<u8")])
+_DIGEST, _START = len(MAGIC) + 8, len(MAGIC) + 8 + 32
+_ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A span of memory. `nbytes` 0 means that the runtime chooses the size (pages of `kv`)."""
+    """A span of memory, one of REGIONS, of at least `nbytes`: for `kv` one page, the runtime chooses how many."""
 
     name: str
     nbytes: int
-    alignment: int = 64
+    alignment: int = MAX_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +68,18 @@ class Program:
 
 def encode(program: Program) -> bytes:
     """The file's bytes, a function of the program alone."""
-    tables = program.launches.astype(LAUNCH).tobytes() + program.params.astype(PARAM).tobytes()
     header = {
         "version": VERSION,
         "kernels": [[k.binary, k.symbol, k.num_params] for k in program.kernels],
         "regions": [[r.name, r.nbytes, r.alignment] for r in program.regions],
         "launches": len(program.launches),
         "params": len(program.params),
-        "tables_sha256": hashlib.sha256(tables).hexdigest(),
     }
     text = msgspec.json.encode(header)
-    text += b" " * (-(len(MAGIC) + 8 + len(text)) % 64)
-    return MAGIC + len(text).to_bytes(8, "little") + text + tables
+    text += b" " * (-(_START + len(text)) % 64)
+    tables = program.launches.astype(LAUNCH).tobytes() + program.params.astype(PARAM).tobytes()
+    length = len(text).to_bytes(8, "little")
+    return MAGIC + length + hashlib.sha256(length + text + tables).digest() + text + tables
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +88,6 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     regions: list[tuple[str, int, int]]
     launches: int
     params: int
-    tables_sha256: str
 
 
 def decode(data: bytes, where: str) -> Program:
@@ -93,17 +97,16 @@ def decode(data: bytes, where: str) -> Program:
     """
     if data[: len(MAGIC)] != MAGIC:
         raise BundleCorrupt(f"{where}: not a program (wrong first bytes); rebuild the bundle")
-    start = len(MAGIC) + 8
-    length = int.from_bytes(data[len(MAGIC) : start], "little")
-    if length > MAX_HEADER or start + length > len(data):
-        raise BundleCorrupt(f"{where}: header of {length} bytes does not fit; rebuild the bundle")
-    header = _read_header(data[start : start + length], where)
-    tables = data[start + length :]
+    length, digest, rest = data[len(MAGIC) : _DIGEST], data[_DIGEST:_START], data[_START:]
+    if hashlib.sha256(length + rest).digest() != digest:
+        raise BundleCorrupt(f"{where}: differs from its own sha256; rebuild the bundle")
+    header_bytes = int.from_bytes(length, "little")
+    if header_bytes > min(MAX_HEADER, len(rest)):
+        raise BundleCorrupt(f"{where}: a header of {header_bytes} bytes; rebuild the bundle")
+    header, tables = _read_header(rest[:header_bytes], where), rest[header_bytes:]
     wanted = header.launches * LAUNCH.itemsize + header.params * PARAM.itemsize
     if min(header.launches, header.params) < 0 or len(tables) != wanted:
         raise BundleCorrupt(f"{where}: tables of {len(tables)} bytes, {wanted} declared; rebuild the bundle")
-    if hashlib.sha256(tables).hexdigest() != header.tables_sha256:
-        raise BundleCorrupt(f"{where}: tables differ from their sha256; rebuild the bundle")
     split = header.launches * LAUNCH.itemsize
     program = Program(
         tuple(Kernel(*k) for k in header.kernels),
@@ -126,18 +129,37 @@ def _read_header(text: bytes, where: str) -> _Header:
 
 
 def _check(program: Program, where: str) -> None:
-    launches, params, regions = program.launches, program.params, program.regions
-    arity = np.array([k.num_params for k in program.kernels] or [0])
-    last = launches["first_param"].astype(np.int64) + launches["num_params"]
-    sizes = np.array([r.nbytes or 1 << 62 for r in regions] + [1 << 62], np.uint64)
-    aligned = all(r.alignment > 0 and r.nbytes >= 0 for r in regions)
-    sound = (
-        aligned
-        and np.all(launches["kernel"] < len(program.kernels))
-        and np.all(last <= len(params))
-        and np.all(arity[launches["kernel"]] == launches["num_params"])
-        and np.all((params["region"] >= CONSTANT) & (params["region"] < len(regions)))
-    )
-    inside = sound and np.all((params["region"] == CONSTANT) | (params["value"] < sizes[params["region"]]))
-    if not inside:
+    if not (_sound_regions(program.regions) and _sound_launches(program) and _sound_params(program)):
         raise BundleCorrupt(f"{where}: a launch points outside its kernels, arguments or regions; rebuild the bundle")
+
+
+def _sound_regions(regions: tuple[Region, ...]) -> bool:
+    names = [region.name for region in regions]
+    known = len(set(names)) == len(names) and set(names) <= set(REGIONS)
+    return known and all(region.nbytes >= 0 and region.alignment in _ALIGNMENTS for region in regions)
+
+
+def _sound_launches(program: Program) -> bool:
+    launches = program.launches
+    arity = np.array([kernel.num_params for kernel in program.kernels] or [0])
+    last = launches["first_param"].astype(np.int64) + launches["num_params"]
+    return bool(
+        np.all(launches["kernel"] < len(program.kernels))
+        and np.all(arity[launches["kernel"]] == launches["num_params"])
+        and np.all(last <= len(program.params))
+        and np.all(launches["wait"] <= 1)
+    )
+
+
+def _sound_params(program: Program) -> bool:
+    regions, pointers = program.regions, program.params[program.params["region"] != CONSTANT]
+    region, alignment, value = pointers["region"], pointers["alignment"], pointers["value"]
+    if not np.all((region >= 0) & (region < len(regions))):
+        return False
+    nbytes = np.array([r.nbytes for r in regions], np.uint64)[region]
+    most = np.array([r.alignment for r in regions], np.uint32)[region]
+    return bool(
+        np.all(value < nbytes)
+        and np.all(np.isin(alignment, _ALIGNMENTS) & (alignment <= most))
+        and np.all(value % np.maximum(alignment, 1) == 0)
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,9 @@ class Operand:
 
 
 Argument = Operand | int | float | None
+_POINTER = (Operand, type(None))
+ACCEPTED: dict[str, Any] = {"in": _POINTER, "out": _POINTER, "both": _POINTER, "int": int, "real": float}
+"""What each kind of parameter takes."""
 
 
 @dataclass(slots=True)
@@ -71,8 +75,8 @@ class Assembly:
         assert wanted == arguments.keys(), f"{kernel} takes {sorted(wanted)}, given {sorted(arguments)}"
         launch = _Launch(kernel, [arguments[param.name] for param in signature])
         for param, value in zip(signature, launch.arguments, strict=True):
+            assert isinstance(value, ACCEPTED[param.kind]), f"{kernel}: {param.name} is no {value!r}"
             if isinstance(value, Operand):
-                assert param.kind in ("in", "out", "both"), f"{kernel}: {param.name} is no pointer"
                 if param.kind != "out":
                     launch.reads.append(value)
                 if param.kind != "in":
@@ -84,7 +88,8 @@ class Assembly:
         regions = {**region_bytes, "scratch": self._plan_scratch()}
         names = sorted({launch.kernel for launch in self._launches})
         order = {name: i for i, name in enumerate(regions)}
-        launches, params = np.zeros(len(self._launches), LAUNCH), []
+        launches = np.zeros(len(self._launches), LAUNCH)
+        params: list[tuple[int, int, int]] = []
         for i, (launch, wait) in enumerate(zip(self._launches, self._waits(), strict=True)):
             launches[i] = names.index(launch.kernel), len(params), len(launch.arguments), wait
             params += [_encode(value, order) for value in launch.arguments]

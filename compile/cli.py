@@ -72,8 +72,12 @@ def command(
     if manifest := _built_already(target, plan):
         _say(f"{target} is this very build already", quiet)
     else:
-        with Progress(quiet=quiet) as progress:
-            manifest = build_bundle(plan, checkpoint, target, replace=replace, progress=progress)
+        try:
+            with Progress(quiet=quiet) as progress:
+                manifest = build_bundle(plan, checkpoint, target, replace=replace, progress=progress)
+        except OSError as error:
+            error.filename = error.filename or str(target)  # a write that fails does not say where
+            raise
         _say(_built(plan, checkpoint, target), quiet)
     if as_json:
         facts = {"path": str(target), "build_id": manifest.build_id, "content_id": manifest.content_id}
@@ -98,15 +102,17 @@ def _require_extra() -> None:
 
 
 def _built_already(target: Path, plan: Plan) -> Manifest | None:
-    """The manifest at `target` if it is a sound bundle of this very plan."""
+    """The manifest at `target` if it is a sound bundle of this very plan, under this name, built here."""
     from tandem.artifacts.digest import build_id
     from tandem.artifacts.reader import open_bundle
 
     try:
-        manifest = open_bundle(target).manifest
+        bundle = open_bundle(target)
+        _ = bundle.library_path
     except BundleError:
         return None
-    return manifest if manifest.build_id == build_id(plan.resolved) else None
+    manifest = bundle.manifest
+    return manifest if (manifest.build_id, manifest.name) == (build_id(plan.resolved), plan.name) else None
 
 
 def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:

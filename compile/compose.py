@@ -5,7 +5,6 @@ Knows the parts' names, not their insides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tandem.artifacts.io import Geometry, IoLayout
@@ -16,6 +15,7 @@ from tandem.compile.lower_cpu import Lowering
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_name
 from tandem.compile.profile import Profile
+from tandem.compile.rules_cpu import RULES
 from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass
 from tandem.kernels.build import Signature
 from tandem.keys import Kind
@@ -64,12 +64,13 @@ class Composer:
         """Traces, lowers and lays out the program of `kind`."""
         io = IoLayout(self.geometry)
         assembly = Assembly(self.signatures)
-        lowering = Lowering(assembly, io, self.geometry.page_bytes)
+        lowering = Lowering(assembly, io, self.geometry.page_bytes, RULES)
         if kind is Kind.COMMIT:
             self._commit(lowering, io)
         else:
             self._pass(lowering, io, tree=kind is Kind.VERIFY_TREE)
-        return assembly.program(self.binary, {"weights": len(self.weights.data), "kv": 0, "io": io.nbytes})
+        sizes = {"weights": len(self.weights.data), "kv": self.geometry.page_bytes, "io": io.nbytes}
+        return assembly.program(self.binary, sizes)
 
     def _pass(self, lowering: Lowering, io: IoLayout, *, tree: bool) -> None:
         parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree)
@@ -128,10 +129,3 @@ def _field(io: IoLayout, name: str) -> Operand:
     count = {MOVES: "moves", OUTPUTS: "outputs", ROWS: "rows"}[rows]
     dtype = "int32" if field.dtype == "int32" else "fp32"
     return Operand("io", field.offset, field.nbytes, (rows, *field.shape[1:]), field.shape[-1], count, dtype)
-
-
-def programs(composer: Composer, done: Callable[[Kind], None]) -> Iterator[tuple[Kind, Program]]:
-    """The program of every kind; `done` hears of each as it is finished."""
-    for kind in Kind:
-        yield kind, composer.program(kind)
-        done(kind)

@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tandem.artifacts.io import Geometry
 from tandem.errors import CompileError, ProofError
 from tandem.keys import Kind
@@ -52,29 +54,44 @@ def examine(
     return result
 
 
+class _Message(msgspec.Struct):
+    """A line of the process: a step that it takes, or at its end the result."""
+
+    step: str = ""
+    result: dict[str, Any] | None = None
+
+
 def _converse(request: str, advance: Callable[[str], None]) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", MODULE]
-    with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
-        )
-        assert child.stdin is not None and child.stdout is not None
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile("w+", errors="replace") as errors:
+        asked.write(request.encode())
+        asked.seek(0)
+        child = subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, env=_environment())
         try:
-            child.stdin.write(request)
-            child.stdin.close()
-            for line in child.stdout:
-                message = json.loads(line)
-                if "result" in message:
-                    child.wait()
-                    return dict(message["result"])
-                advance(message["step"])
+            if (result := _listen(child, advance)) is not None:
+                return result
+            child.wait()
         finally:
             child.kill()
             child.wait()
-            child.stdout.close()
         errors.seek(0)
-        last = errors.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        last = errors.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}, and not a word"]
     raise CompileError(f"the proving process ended early: {last[0]}")
+
+
+def _listen(child: subprocess.Popen[bytes], advance: Callable[[str], None]) -> dict[str, Any] | None:
+    """The result, or None where the process ends without one."""
+    assert child.stdout is not None
+    with child.stdout as lines:
+        for line in lines:
+            try:
+                message = msgspec.json.decode(line, type=_Message)
+            except msgspec.DecodeError:
+                raise CompileError(f"the proving process wrote what is no message: {line[:80]!r}") from None
+            if message.result is not None:
+                return message.result
+            advance(message.step)
+    return None
 
 
 def _environment() -> dict[str, str]:

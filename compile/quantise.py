@@ -37,5 +37,5 @@ def pack(weight: Tensor, matrix: torch.dtype) -> np.ndarray:
     panels = panels.view(num_panels, PANEL, k).transpose(1, 2)  # [N / 32, K, 32]
     if dtype is torch.float32:
         return panels.contiguous().numpy()
-    pairs = panels.unflatten(2, (2, PANEL // 2)).transpose(2, 3)  # [N / 32, K, 16, 2]
+    pairs = panels.reshape(num_panels, k, 2, PANEL // 2).transpose(2, 3)  # [N / 32, K, 16, 2]
     return pairs.contiguous().view(torch.uint16).view(num_panels, k, PANEL).numpy()

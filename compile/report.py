@@ -36,7 +36,7 @@ def staircase(prices: dict[str, Any]) -> str:
         marks.append(f'<text x="{x(rows):.1f}" y="{HEIGHT - BOTTOM + 14}" text-anchor="middle">{rows}</text>')
     for part in (0.25, 0.5, 0.75, 1.0):
         at = y(top / 1.05 * part)
-        marks.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{top / 1.05 * part:.0f}</text>')
+        marks.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_two_digits(top / 1.05 * part)}</text>')
         marks.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - 140}" stroke="#ddd"/>')
     for i, name in enumerate(classes):
         for j, (kind, colour) in enumerate(COLOURS.items()):
@@ -53,6 +53,10 @@ def staircase(prices: dict[str, Any]) -> str:
                 f"{label}</text>"
             )
     return "\n".join([*marks, "</svg>", ""])
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def page(summary: dict[str, Any], prices: dict[str, Any], proof: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import TensorSource, load, weight_sources
 from tandem.compile.profile import Profile
 from tandem.compile.quantise import SAFETENSORS, pack, packed_shape, stored_dtype
+from tandem.keys import MAX_TREE_ROWS
 
 
 def write_weights(
@@ -25,11 +26,12 @@ def write_weights(
     context_length: int,
     advance: Callable[[int], None] = lambda nbytes: None,
 ) -> None:
-    """Writes `path`: matrices as panels, vectors in fp32, rope tables of `context_length` positions.
+    """Writes `path`: matrices as panels, vectors in fp32, rope tables of every position a row may stand at.
 
     `advance` hears of the bytes written. Raises CheckpointError for a tensor that is missing or misshapen.
     """
-    cos, sin = rope_tables(spec.rope, spec.head_dim, context_length)
+    # The rows of a verify may stand behind the last position of the context.
+    cos, sin = rope_tables(spec.rope, spec.head_dim, context_length + MAX_TREE_ROWS)
     tables = {"rope.cos": cos, "rope.sin": sin}
     shapes = {name: source.shape for name, source in weight_sources(spec).items()}
     plan = [

@@ -67,8 +67,9 @@ def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: boo
     with torch.device("meta"):
         h = torch.empty(ROWS, spec.hidden_size)
         table = torch.empty(spec.max_position_embeddings, spec.head_dim // 2)
-        rows = (_ids(ROWS) for _ in range(4))
-        inputs = Pass(*rows, _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS), table, table.clone())
+        position, lane, slot, prefix = (_ids(ROWS) for _ in range(4))
+        ancestor, block_table = _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS)
+        inputs = Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
         caches = _caches(spec, profile, page_tokens)
         block = Block(spec, tree=tree, matrix_dtype=profile.matrix)
         return Parts(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -59,20 +58,26 @@ def sources_digest() -> str:
 
 
 def compiler() -> str:
-    """Path of the C++ compiler: $CXX, else g++ or clang++."""
-    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+    """Path of the C++ compiler: $CXX where it is set, else g++ or clang++."""
+    wanted = os.environ.get("CXX")
+    for name in (wanted,) if wanted else ("g++", "clang++"):
         if path := shutil.which(name):
             return path
-    raise CompileError("no C++ compiler found: install g++ (apt-get install g++) or set CXX")
+    what = f"CXX={wanted} is no command" if wanted else "no C++ compiler found"
+    raise CompileError(f"{what}: install g++ (apt-get install g++) or set CXX to a compiler's path")
 
 
 def compiler_version(cxx: str) -> str:
-    return subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    """The first line of `cxx --version`."""
+    result = subprocess.run([cxx, "--version"], capture_output=True, text=True)
+    if result.returncode or not result.stdout.strip():
+        raise CompileError(f"{cxx} does not tell its version: install g++ or set CXX to a C++ compiler's path")
+    return result.stdout.splitlines()[0]
 
 
 def isa_flags(isa: str) -> Sequence[str]:
-    """Machine flags of a level such as `x86-64-v3`; other architectures take the compiler's baseline."""
-    return [f"-march={isa}"] if platform.machine() == "x86_64" else []
+    """Machine flags of a level such as `x86-64-v3`; other levels take the compiler's baseline."""
+    return [f"-march={isa}"] if isa.startswith("x86-64") else []
 
 
 def build_library(isa: str, target: Path) -> Path:

@@ -30,7 +30,7 @@ SCENARIOS = {"full": Sizes(96, (16, 8), 16), "load": Sizes(8, (4, 2), 6)}
 
 
 def branching_tree(anchor: int, tokens: list[int]) -> DraftTree:
-    """A fixed shape of 1 + len(tokens) nodes in depth-first order: lines of three, each branching from the second last."""
+    """A fixed shape of 1 + len(tokens) nodes, depth-first: lines of three, each branching from the second last."""
     tree = DraftTree.root(anchor)
     for node, token in enumerate(tokens, 1):
         parent = node - 1 if node % 3 else max(0, tree.parents[node - 1])

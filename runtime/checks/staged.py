@@ -62,7 +62,8 @@ def examine(staged: Staged) -> dict[str, Any]:
         lab = Lab(executor, g.max_lanes)
         report = Proof(lab, _step).run()
         _step("identity scenario")
-        oracle = {name: run_scenario(lab, sizes) for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
+        fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
+        oracle = {name: run_scenario(lab, sizes) for name, sizes in fitting.items()}
         prices = {} if report.differing else pricing.measure(executor, _step)
     finally:
         executor.close()

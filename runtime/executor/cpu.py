@@ -13,6 +13,7 @@ import numpy as np
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
+from tandem.errors import BundleCorrupt
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Outcome, Rows
 from tandem.runtime.executor.library import LAUNCH, Library
@@ -42,10 +43,19 @@ def aligned(nbytes: int, *, poison: bool = False) -> np.ndarray:
 
 
 class Bound:
-    """A program with its pointers filled in. The arrays stay alive as long as it does."""
+    """A program with its pointers filled in. The arrays stay alive as long as it does.
 
-    def __init__(self, program: Program, library: Library, bases: dict[str, int]) -> None:
-        self._words = program.relocate(bases)
+    Raises BundleCorrupt where it wants more of a region than there is.
+    """
+
+    def __init__(self, program: Program, library: Library, regions: dict[str, np.ndarray]) -> None:
+        for region in program.regions:
+            held = regions[region.name].nbytes if region.name in regions else 0
+            if region.nbytes > held:
+                raise BundleCorrupt(
+                    f"a program wants {region.nbytes} bytes of {region.name}, not {held}; rebuild the bundle"
+                )
+        self._words = program.relocate({name: region.ctypes.data for name, region in regions.items()})
         kernels = np.array([library.address(k.symbol) for k in program.kernels], np.uint64)
         self.launches = np.zeros(len(program.launches), LAUNCH)
         self.launches["kernel"] = kernels[program.launches["kernel"]]
@@ -72,8 +82,7 @@ class CpuExecutor:
             "scratch": aligned(scratch, poison=poison),
         }
         self._io = layout.views(self._regions["io"])
-        bases = {name: region.ctypes.data for name, region in self._regions.items()}
-        self._bound = {kind: Bound(program, image.library, bases) for kind, program in image.programs.items()}
+        self._bound = {kind: Bound(program, image.library, self._regions) for kind, program in image.programs.items()}
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         io, num_rows, num_outputs = self._io, len(rows.token), len(rows.output_row)

@@ -39,7 +39,7 @@ class Library:
     def address(self, symbol: str) -> int:
         """Where a kernel lies in memory."""
         try:
-            function = getattr(self._dll, symbol)
+            function = self._dll[symbol]
         except AttributeError:
             raise BundleCorrupt(f"{self._path}: holds no kernel {symbol}; rebuild the bundle") from None
         return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,41 @@
+"""The io region: fields apart from each other, aligned, all of it covered by the size."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.artifacts.io import ALIGNMENT, Geometry, IoLayout
+
+SIZES = st.integers(1, 200)
+
+
+def geometry(context: int, vocab: int, rows: int, outputs: int, lanes: int) -> Geometry:
+    return Geometry(context, vocab, rows, outputs, lanes, page_tokens=16, page_bytes=4096)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_every_field_has_its_own_aligned_bytes(context: int, vocab: int, rows: int, outputs: int, lanes: int) -> None:
+    layout = IoLayout(geometry(context, vocab, rows, outputs, lanes))
+    region = np.zeros(layout.nbytes, np.uint8)
+    views = layout.views(region)
+    for number, (name, field) in enumerate(layout.fields.items(), 1):
+        assert field.offset % ALIGNMENT == 0
+        assert views[name].dtype.itemsize == 4 and views[name].shape == field.shape
+        assert not region[field.offset : field.offset + field.nbytes].any(), name
+        views[name].view(np.uint8).fill(number)
+    for number, name in enumerate(layout.fields, 1):
+        assert (views[name].view(np.uint8) == number).all(), name
+
+
+def test_blocks_hold_a_context_and_a_verify_behind_it() -> None:
+    blocks = {context: geometry(context, 9, 9, 9, 9).blocks_per_lane for context in (64, 80, 81, 96)}
+    assert blocks == {64: 6, 80: 7, 81: 8, 96: 8}  # (context + 32) / 16, rounded up
+
+
+def test_shapes_follow_the_geometry() -> None:
+    shapes = {name: field.shape for name, field in IoLayout(geometry(64, 333, 7, 5, 3)).fields.items()}
+    assert shapes["token"] == shapes["move_target"] == (7,)
+    assert shapes["ancestor"] == (7, 32) and shapes["block_table"] == (3, 6)
+    assert shapes["output_row"] == shapes["argmax"] == shapes["gap"] == (5,) and shapes["logits"] == (5, 333)
