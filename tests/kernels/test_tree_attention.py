@@ -108,3 +108,21 @@ def test_a_tree_row_equals_a_step_at_its_own_prefix(
 @pytest.mark.parametrize("head_dim", (128, 256))
 def test_wide_heads(head_dim: int, dtype: str) -> None:
     check([Branch(58, (0, 0, 1, 2, 2, 4, 5, 0, 7, 8, 9, 10, 11))], head_dim, dtype, LEVELS[0], 2)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("prefix", (0, 1, 33, 63, 64, 65, 128))
+def test_ancestors_may_lie_in_any_slot(prefix: int, dtype: str) -> None:
+    """The first of them too, which a draft tree keeps in the slot of its position."""
+    scattered, straight = (Paged(2, 48, dtype, blocks=4, seed=seed) for seed in range(2))
+    length = prefix + ANCESTORS
+    k, v = np.random.default_rng(2).standard_normal((2, length, 2, 48)).astype(np.float32)
+    behind = np.random.default_rng(3).permutation(np.arange(prefix + 1, 4 * 64, dtype=np.int32))[:ANCESTORS]
+    slots, lane = np.arange(length, dtype=np.int32), np.zeros(length, np.int32)
+    straight.write(k, v, lane, slots)
+    scattered.write(k, v, lane, np.concatenate((slots[:prefix], behind)))
+    position = np.arange(prefix, length, dtype=np.int32)
+    q = np.random.default_rng(4).standard_normal((ANCESTORS, 6, 48)).astype(np.float32)
+    rows = lane[:ANCESTORS]
+    found = scattered.attend(q, position, rows, np.full(ANCESTORS, prefix, np.int32), np.tile(behind, (ANCESTORS, 1)))
+    assert_bits(found, straight.attend(q, position, rows))
