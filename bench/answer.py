@@ -56,7 +56,9 @@ def answer(
     return Answer(found["text"], found["ids"], found["stats"])
 
 
-def begun_again(path: Path, num_lines: int = 3) -> str:
+def begun_again(num_lines: int = 4) -> str:
     """A copy-heavy prompt: a source file, then the first lines of the same file."""
-    source = path.read_text()
-    return source + "\n\n" + "".join(source.splitlines(keepends=True)[:num_lines])
+    source = Path(__file__).with_name("copied.txt").read_text()
+    again = "".join(source.splitlines(keepends=True)[:num_lines])
+    # A prompt that ended in whitespace would break a token that the model has only seen whole.
+    return f"{source}\n\n{again.rstrip()}"

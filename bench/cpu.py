@@ -19,9 +19,7 @@ from typing import Any
 
 from answer import Answer, CommandError, answer, begun_again
 
-ROOT = Path(__file__).resolve().parent.parent
 STORY = "Once upon a time, in a village between two rivers, there lived a clockmaker who"
-COPIED = ROOT / "tandem" / "keys.py"
 
 
 def main() -> int:
@@ -65,7 +63,7 @@ def measure(options: argparse.Namespace, runs: dict[str, list[float]]) -> tuple[
         limits = {"max_tokens": max_tokens, "threads": options.threads}
         return answer(options.bundle, prompt, drafter=drafter, raw=True, **limits)
 
-    copy, same, rounds = begun_again(COPIED), True, 0.0
+    copy, same, rounds = begun_again(), True, 0.0
     with peer(options) as decode:
         for turn in range(options.repeats + 1):
             plain = ours(STORY, "none", options.tokens)
