@@ -66,14 +66,13 @@ void tile(const Args& a, const W* weight, int64_t row, int64_t panel) {
 template <int P, class W>
 void rows(const Args& a, const W* weight, int64_t count, int64_t panel) {
   int64_t row = 0;
-#if defined(__AVX512F__)
-  if constexpr (P == 1) {
+  if constexpr (kRegisters >= 32 && P == 1) {
     for (; count - row >= 12; row += 12) tile<12, 1>(a, weight, row, panel);
     if (count - row >= 8) tile<8, 1>(a, weight, row, panel), row += 8;
     if (count - row >= 6) tile<6, 1>(a, weight, row, panel), row += 6;
   }
-  for (; count - row >= 4; row += 4) tile<4, P>(a, weight, row, panel);
-#endif
+  if constexpr (kRegisters >= 32)
+    for (; count - row >= 4; row += 4) tile<4, P>(a, weight, row, panel);
   for (; count - row >= 3; row += 3) tile<3, P>(a, weight, row, panel);
   if (count - row == 2) tile<2, P>(a, weight, row, panel);
   if (count - row == 1) tile<1, P>(a, weight, row, panel);

@@ -13,6 +13,13 @@ namespace tdm {
 
 constexpr int kLanes = 16;
 
+// How many f32x16 the machine holds at once: tiles are sized by it, bits are not.
+#if defined(__AVX512F__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 8;
+#endif
+
 #if defined(__AVX512F__)
 
 struct f32x16 {
