@@ -5,10 +5,11 @@ Knows nothing of what the bundle's programs compute.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, UsageError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from tandem.artifacts.reader import Bundle
     from tandem.runtime.executor.cpu import CpuExecutor
     from tandem.runtime.executor.library import Library
+
+log = logging.getLogger("tandem.runtime")
 
 MAX_NUM_SEQS = 4
 MAX_KV_SHARE = 0.5
@@ -77,10 +80,11 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     tokenizer = read_tokenizer(bundle.tokenizer_path)
     num_pages = kv_pages(geometry, context_length, num_lanes)
     executor = open_executor(bundle, threads=options.threads, num_pages=num_pages)
+    exact, prices = examine(bundle, executor)
     engine = Engine(
         executor,
-        drafters=lookup_drafters() if options.drafter == "lookup" else None,
-        prices=PriceModel(bundle.prices),
+        drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
+        prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,
     )
@@ -97,6 +101,30 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
     )
+
+
+def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]]:
+    """Whether speculation may be on, and the prices to go by here; a warning for each thing that is not as it was.
+
+    Tokens are left in pages of `executor`, so it may not serve yet.
+    """
+    from tandem.artifacts.fit import Grade
+    from tandem.runtime.checks.calibration import calibrated
+    from tandem.runtime.checks.oracle import sealed
+    from tandem.runtime.checks.selfcheck import NAME, self_check
+
+    check = self_check(executor, sealed(bundle).get(NAME))
+    if check.held:
+        log.info("%s", check)
+    else:
+        log.warning("%s; speculation is off and answers are plain: compile the bundle again on this machine", check)
+    reasons = bundle.fit().reasons
+    for grade in (Grade.REBUILD_ADVISED, Grade.STALE_PRICES):
+        if found := "; ".join(str(reason) for reason in reasons if reason.grade is grade):
+            log.warning("%s: %s", grade, found)
+    stale = any(reason.grade is Grade.STALE_PRICES for reason in reasons)
+    prices = bundle.prices
+    return check.held, calibrated(executor, prices) if stale or not prices else prices
 
 
 def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> CpuExecutor:

@@ -52,7 +52,7 @@ def _class(executor: Executor, context: int, advance: Callable[[str], None]) -> 
     for turn in range(WARM_UPS + REPEATS):
         advance(f"prices at {context} tokens, {turn + 1} of {WARM_UPS + REPEATS}")
         for key in passes:
-            times[key].append(_time(executor, *key, context))
+            times[key].append(pass_ms(executor, *key, context))
     curves: dict[str, Any] = {}
     for kind in Kind:
         floor = 0.0
@@ -63,7 +63,8 @@ def _class(executor: Executor, context: int, advance: Callable[[str], None]) -> 
     return curves
 
 
-def _time(executor: Executor, kind: Kind, num_rows: int, context: int) -> float:
+def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> float:
+    """Milliseconds of one pass over a lane of `context` tokens, in whatever pages there are."""
     g = executor.geometry
     table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % executor.num_pages
     zeros = np.zeros(num_rows, np.int32)

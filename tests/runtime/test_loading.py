@@ -29,7 +29,14 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     byte_tokenizer().save(str(path))
     facts = SimpleNamespace(chat_template=TEMPLATE, bos_token="<|im_start|>", eos_token=None, stop_ids=(IM_END,))
     manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts)
-    opened = SimpleNamespace(manifest=manifest, geometry=CAPACITIES, tokenizer_path=path, prices={})
+    opened = SimpleNamespace(
+        manifest=manifest,
+        geometry=CAPACITIES,
+        tokenizer_path=path,
+        prices={},
+        json=lambda name: {},
+        fit=lambda: SimpleNamespace(reasons=()),
+    )
 
     def open_executor(bundle: object, **options: Any) -> ScriptedExecutor:
         made.append(options)

@@ -1,0 +1,135 @@
+"""`tandem-check`: holds bundles to what Tandem promises. stdout carries the report, stderr the progress.
+
+Exit code 0 when all is held, 1 when an id or a bit differs, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandem import __version__
+from tandem.command import run_command
+
+if TYPE_CHECKING:
+    from tandem.artifacts.reader import Bundle
+    from tandem.runtime.executor.base import Executor
+
+BUNDLE = click.Path(path_type=Path)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_TRUST = click.option("--trust-native", is_flag=True, help="Load native code that was not built on this machine.")
+
+
+@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Holds bundles to what they promise; exit code 1 means that something differs."""
+
+
+@cli.command()
+@click.argument("bundle", type=BUNDLE)
+@_JSON
+@_TRUST
+@click.option("--threads", type=click.IntRange(1), help="Check with 1 and this many.  [default: 1, 2, 3 and the cores]")
+@click.option("--quick", is_flag=True, help="Fewer widths and prompts: seconds on a small model.")
+@click.option("--tokens", type=click.IntRange(1), help="Ids compared of each answer.  [default: 40, quick 16]")
+@click.option("--case", "only", type=click.IntRange(0), metavar="NUMBER", help="Run one case again, by its number.")
+def spec(
+    bundle: Path,
+    as_json: bool,
+    trust_native: bool,
+    threads: int | None,
+    quick: bool,
+    tokens: int | None,
+    only: int | None,
+) -> int:
+    """Is what BUNDLE answers the same, id by id and bit by bit, whatever is drafted?
+
+    Drafters that are wrong, half right and right, every row width as chain and tree, prompts around page and chunk
+    borders, 1 to 4 lanes, several thread counts, greedy and sampled: all against plain decoding.
+    """
+    from tandem.artifacts.reader import open_bundle
+    from tandem.device import this_machine
+    from tandem.runtime.checks.spec import Options, Spec
+
+    opened = open_bundle(bundle, trust_native=trust_native)
+    teams = {1, threads} if threads else {1, 2, this_machine().cores} | (set() if quick else {3})
+    tokens = tokens or (16 if quick else 40)
+    check = Spec(opened.geometry, _opener(opened), _prompts(opened), Options(tokens, tuple(sorted(teams)), quick))
+    if only is not None and only >= len(check.cases):
+        raise click.UsageError(f"--case is {only}; the last one is {len(check.cases) - 1}")
+    try:
+        with _progress(check.num_steps(only)) as advance:
+            report = check.run(only, advance)
+    finally:
+        check.close()
+    flags = [str(bundle), "--tokens", str(tokens), *["--quick"] * quick]
+    flags += [*(["--threads", str(threads)] if threads else []), *["--trust-native"] * trust_native]
+    again = f"tandem-check spec {' '.join(flags)} --case {report.first.number}" if report.first else None
+    facts = _about(opened) | report.facts() | {"reproduce": again}
+    _print(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
+    return 0 if report.held else 1
+
+
+@cli.command()
+@click.argument("a", type=BUNDLE)
+@click.argument("b", type=BUNDLE)
+@_JSON
+@_TRUST
+@click.option("--threads", type=click.IntRange(1), help="Threads of a pass.  [default: one a core]")
+def identity(a: Path, b: Path, as_json: bool, trust_native: bool, threads: int | None) -> int:
+    """Do bundles A and B compute the same bits, and each what it was sealed with?"""
+    from tandem.artifacts.reader import open_bundle
+    from tandem.runtime.checks.identity import compare
+
+    first, second = (open_bundle(path, trust_native=trust_native) for path in (a, b))
+    report = compare(first, second, threads)
+    _print(report.facts(), report.lines(), as_json)
+    return 0 if report.held else 1
+
+
+def _about(bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {"bundle": str(bundle.path), "build_id": manifest.build_id, "content_id": manifest.content_id}
+
+
+def _opener(bundle: Bundle) -> Callable[[int, int], Executor]:
+    from tandem.runtime import loading
+
+    return lambda threads, num_pages: loading.open_executor(bundle, threads=threads, num_pages=num_pages)
+
+
+def _prompts(bundle: Bundle) -> dict[str, list[int]]:
+    from tandem.runtime.chat import ChatTemplate
+    from tandem.runtime.checks.prompts import prompts
+    from tandem.runtime.loading import read_tokenizer
+
+    facts = bundle.manifest.tokenizer
+    chat = ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token})
+    return prompts(read_tokenizer(bundle.tokenizer_path), chat, bundle.geometry.vocab_size)
+
+
+@contextmanager
+def _progress(length: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, for terminals only; what it yields is told the name of each step as it starts."""
+    with click.progressbar(length=length, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+
+        def advance(name: str) -> None:
+            bar.label = name[:60]
+            bar.update(1)
+
+        yield advance
+
+
+def _print(facts: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(lines))
+
+
+def main() -> None:
+    sys.exit(run_command(cli, "tandem-check"))

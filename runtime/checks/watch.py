@@ -1,0 +1,108 @@
+"""Watches an engine from below and above: which bits chose each token, and what state each commit left.
+
+Knows nothing of what is right; two recordings of one request are compared elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tandem.errors import TandemError
+from tandem.keys import Kind
+from tandem.runtime.checks.lab import digest
+from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.request import FinishReason, LaneStats
+
+
+class Watch:
+    """An executor that remembers its last pass. `passes` counts (kind, rows) of all."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.passes: Counter[tuple[Kind, int]] = Counter()
+        self._last: tuple[Kind, Rows, Outcome] | None = None
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        outcome = self._executor.run(kind, rows)
+        self.passes[kind, len(rows.token)] += 1
+        self._last = kind, rows, outcome
+        return outcome
+
+    def commit(self, moves: Moves) -> float:
+        return self._executor.commit(moves)
+
+    def logits(self, output: int) -> np.ndarray:
+        return self._executor.logits(output)
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        return self._executor.kv(block_table, length)
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def seen(self, lane: int, text: Sequence[int]) -> Iterator[tuple[int, str, float]]:
+        """(position, digest of logits, top-two gap) of the last pass's rows of `lane` that stand on `text`."""
+        assert self._last is not None
+        kind, rows, outcome = self._last
+        for output, row in enumerate(rows.output_row.tolist()):
+            if rows.lane[row] != lane:
+                continue
+            start, line = _line(kind, rows, row)
+            if list(text[start : start + len(line)]) == line:
+                bits = digest(self.logits(output).tobytes())
+                yield start + len(line) - 1, bits, float(outcome.gap[output])
+
+    def state(self, lane: int, length: int) -> str:
+        """Digest of the lane's K and V over `length` tokens, by the block table of the last pass."""
+        assert self._last is not None
+        return digest(self.kv(self._last[1].block_table[lane].tolist(), length))
+
+
+def _line(kind: Kind, rows: Rows, row: int) -> tuple[int, list[int]]:
+    """The tokens of this pass that `row` sees in its lane, its own last, and the position of the first."""
+    mine = np.flatnonzero(rows.lane == rows.lane[row])
+    if kind is not Kind.VERIFY_TREE:
+        line = mine[mine <= row]
+        return int(rows.position[line[0]]), rows.token[line].tolist()
+    assert rows.ancestor is not None
+    start = int(rows.prefix[row])
+    by_slot = dict(zip(rows.slot[mine].tolist(), rows.token[mine].tolist(), strict=True))
+    slots = rows.ancestor[row, : int(rows.position[row]) - start + 1].tolist()
+    return start, [by_slot[slot] for slot in slots]
+
+
+@dataclass(slots=True)
+class Recording:
+    """A sink that keeps an answer with its bits, and needs no more after `wanted` ids.
+
+    `logits[i]` and `gaps[i]` are of the row that chose `ids[i]`; `states[i]` is the state below it, prompt included,
+    where a round ended there. `lane` tells the lane's number once it is open.
+    """
+
+    watch: Watch
+    lane: Callable[[], int]
+    prompt: tuple[int, ...]
+    wanted: int
+    ids: list[int] = field(default_factory=list)
+    logits: dict[int, str] = field(default_factory=dict)
+    gaps: dict[int, float] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    stats: LaneStats = field(default_factory=LaneStats)
+    reason: FinishReason | None = None
+
+    def tokens(self, ids: list[int]) -> bool:
+        self.ids += ids
+        text = [*self.prompt, *self.ids]
+        for position, bits, gap in self.watch.seen(self.lane(), text):
+            index = position + 1 - len(self.prompt)
+            self.logits[index], self.gaps[index] = bits, gap
+        self.states[len(self.ids) - 1] = self.watch.state(self.lane(), len(text) - 1)
+        return len(self.ids) >= self.wanted
+
+    def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
+        self.reason, self.stats = reason, stats
