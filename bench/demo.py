@@ -86,7 +86,7 @@ def row(title: str, answers: list[Answer], name: str, digits: int) -> str:
 
 
 def excerpt(text: str, max_lines: int = 12) -> str:
-    lines = text.strip().splitlines()
+    lines = text.strip("\n").splitlines()
     return "\n".join(lines[:max_lines] + ([f"... ({len(lines) - max_lines} more lines)"] * (len(lines) > max_lines)))
 
 
