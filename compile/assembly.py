@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ class Buffer:
     offset: int = -1
 
 
+Span = tuple[Buffer | str, int, int]
+"""A buffer or region, the first byte, and the first byte behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A tensor where it lies: `offset` bytes into a scratch buffer or into a region.
@@ -41,9 +46,10 @@ class Operand:
     count: str = ""
     dtype: str = "fp32"
 
-    def span(self) -> tuple[str, int, int]:
+    def span(self) -> Span:
+        """What a launch may touch of it: a whole buffer, or `extent` bytes of a region."""
         if isinstance(self.place, Buffer):
-            return "scratch", self.place.offset, self.place.offset + self.place.nbytes
+            return self.place, 0, self.place.nbytes
         return self.place, self.offset, self.offset + self.extent
 
 
@@ -59,6 +65,9 @@ class _Launch:
     arguments: list[Argument]
     reads: list[Operand] = field(default_factory=list)
     writes: list[Operand] = field(default_factory=list)
+
+    def buffers(self) -> list[Buffer]:
+        return [operand.place for operand in self.reads + self.writes if isinstance(operand.place, Buffer)]
 
 
 class Assembly:
@@ -85,32 +94,32 @@ class Assembly:
 
     def program(self, binary: str, region_bytes: dict[str, int]) -> Program:
         """The finished program over kernels of `binary` (a sha256); scratch is added to `region_bytes`."""
-        regions = {**region_bytes, "scratch": self._plan_scratch()}
+        waits = self._waits()
+        regions = {**region_bytes, "scratch": self._plan_scratch(waits)}
         names = sorted({launch.kernel for launch in self._launches})
         order = {name: i for i, name in enumerate(regions)}
         launches = np.zeros(len(self._launches), LAUNCH)
         params: list[tuple[int, int, int]] = []
-        for i, (launch, wait) in enumerate(zip(self._launches, self._waits(), strict=True)):
+        for i, (launch, wait) in enumerate(zip(self._launches, waits, strict=True)):
             launches[i] = names.index(launch.kernel), len(params), len(launch.arguments), wait
             params += [_encode(value, order) for value in launch.arguments]
         kernels = tuple(Kernel(binary, f"tdm_{name}", len(self._signatures[name])) for name in names)
         sizes = tuple(Region(name, size, ALIGNMENT) for name, size in regions.items())
         return Program(kernels, sizes, launches, np.array(params, PARAM))
 
-    def _plan_scratch(self) -> int:
-        """First fit in order of birth; a buffer's bytes are free again behind its last launch."""
+    def _plan_scratch(self, waits: list[bool]) -> int:
+        """First fit in order of birth. A buffer's bytes are free again behind the first barrier after its last
+        launch, so that no barrier is needed for the sake of memory alone."""
+        stages = list(accumulate(waits))
         last: dict[Buffer, int] = {}
-        for i, launch in enumerate(self._launches):
-            for operand in launch.reads + launch.writes:
-                if isinstance(operand.place, Buffer):
-                    last[operand.place] = i
+        for stage, launch in zip(stages, self._launches, strict=True):
+            last.update((buffer, stage) for buffer in launch.buffers())
         alive: list[Buffer] = []
         top = 0
-        for i, launch in enumerate(self._launches):
-            alive = [buffer for buffer in alive if last[buffer] >= i]
-            for operand in launch.reads + launch.writes:
-                buffer = operand.place
-                if isinstance(buffer, Buffer) and buffer.offset < 0:
+        for stage, launch in zip(stages, self._launches, strict=True):
+            alive = [buffer for buffer in alive if last[buffer] >= stage]
+            for buffer in launch.buffers():
+                if buffer.offset < 0:
                     buffer.offset = _first_fit(alive, buffer.nbytes)
                     alive.append(buffer)
                     top = max(top, buffer.offset + buffer.nbytes)
@@ -119,8 +128,8 @@ class Assembly:
     def _waits(self) -> list[bool]:
         """Whether a launch touches what an earlier one since the last barrier writes, or writes what it touches."""
         waits: list[bool] = []
-        reads: list[tuple[str, int, int]] = []
-        writes: list[tuple[str, int, int]] = []
+        reads: list[Span] = []
+        writes: list[Span] = []
         for launch in self._launches:
             mine_read = [operand.span() for operand in launch.reads]
             mine_write = [operand.span() for operand in launch.writes]
@@ -142,7 +151,7 @@ def _first_fit(alive: list[Buffer], nbytes: int) -> int:
     return offset
 
 
-def _overlap(some: list[tuple[str, int, int]], others: list[tuple[str, int, int]]) -> bool:
+def _overlap(some: list[Span], others: list[Span]) -> bool:
     return any(r == q and a < d and c < b for r, a, b in some for q, c, d in others)
 
 

@@ -37,7 +37,7 @@ def _width(x: Operand) -> int:
     return prod(x.shape[1:])
 
 
-@rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default)
+@rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
 def _view(low: Lowering, node: Node) -> None:
     x, shape = low.rows(node.args[0]), tuple(node.meta["val"].shape)
     if shape[0] != x.shape[0]:

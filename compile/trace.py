@@ -6,6 +6,7 @@ Knows nothing of devices. What the sizes below stand for is told apart by their 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,8 @@ def _ids(*shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.int32)
 
 
-def _export(module: nn.Module, *args: object) -> Part:
+def export_part(module: nn.Module, *args: object) -> Part:
+    """The graph of `module` for arguments of these shapes."""
     exported = torch.export.export(module, args)
     parameters = {
         spec.arg.name: spec.target
@@ -62,6 +64,7 @@ def _caches(spec: LlamaSpec, profile: Profile, page_tokens: int) -> tuple[Tensor
     )
 
 
+@cache
 def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: bool) -> Parts:
     """Parts of a pass that keeps all its rows, or, with `tree`, of one whose rows gather their ancestors."""
     with torch.device("meta"):
@@ -73,10 +76,10 @@ def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: boo
         caches = _caches(spec, profile, page_tokens)
         block = Block(spec, tree=tree, matrix_dtype=profile.matrix)
         return Parts(
-            embed=_export(Embed(spec, profile.matrix), _ids(ROWS)),
-            first=_export(block, h, None, inputs, *caches),
-            block=_export(block, h, h.clone(), inputs, *caches),
-            head=_export(Head(spec, profile.matrix), h, h.clone(), _ids(OUTPUTS)),
+            embed=export_part(Embed(spec, profile.matrix), _ids(ROWS)),
+            first=export_part(block, h, None, inputs, *caches),
+            block=export_part(block, h, h.clone(), inputs, *caches),
+            head=export_part(Head(spec, profile.matrix), h, h.clone(), _ids(OUTPUTS)),
         )
 
 
@@ -84,4 +87,4 @@ def trace_commit(spec: LlamaSpec, profile: Profile, page_tokens: int) -> Part:
     """The part that moves one layer's K and V."""
     with torch.device("meta"):
         moves = (_ids(MOVES) for _ in range(3))
-        return _export(Commit(), *_caches(spec, profile, page_tokens), *moves, _ids(LANES, BLOCKS))
+        return export_part(Commit(), *_caches(spec, profile, page_tokens), *moves, _ids(LANES, BLOCKS))
