@@ -88,7 +88,7 @@ def build_library(isa: str, target: Path) -> Path:
     command = [cxx, *FLAGS, prefix, *isa_flags(isa), *units, "-o", str(target)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        errors = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+        errors = [line for line in result.stderr.splitlines() if "error:" in line] or result.stderr.splitlines()
         first = errors[0] if errors else f"exit code {result.returncode}"
         raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {first}")
     return target

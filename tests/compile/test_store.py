@@ -1,0 +1,93 @@
+"""The weights file: what a checkpoint holds comes back through the map, fused, rounded and in panels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from tandem.artifacts.weights import MappedWeights
+from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.models.families import resolve
+from tandem.compile.profile import find_profile
+from tandem.compile.store import write_weights
+from tandem.errors import CheckpointError
+from tests.compile.models import oracle
+from tests.tiny import make_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("store") / "checkpoint", "qwen2", num_hidden_layers=1)
+
+
+def unpacked(weights: MappedWeights, name: str, rows: int) -> np.ndarray:
+    """The matrix [rows, K] behind a tensor of panels, in float32."""
+    panels, k, width = weights.shape(name)
+    if weights.dtype(name) == "F32":
+        values = weights.bytes(name).view(np.float32).reshape(panels, k, width)
+    else:
+        bits = weights.bytes(name).view(np.uint16).reshape(panels, k, 16, 2).astype(np.uint32) << 16
+        values = bits.view(np.float32).transpose(0, 1, 3, 2).reshape(panels, k, width)
+    return values.transpose(0, 2, 1).reshape(panels * width, k)[:rows]
+
+
+@pytest.mark.parametrize("profile", ["fp32", "bf16"])
+def test_every_parameter_comes_back(folder: Path, tmp_path: Path, profile: str) -> None:
+    checkpoint, path, written = open_checkpoint(str(folder)), tmp_path / "weights", list[int]()
+    spec, chosen = resolve(checkpoint.config), find_profile(profile)
+    write_weights(spec, chosen, checkpoint, path, context_length=100, advance=written.append)
+    weights, tensors = MappedWeights(path), oracle.read_tensors(folder).tensors
+    prefix = "model.layers.0."
+    attention = [tensors[f"{prefix}self_attn.{p}_proj.weight"] for p in "qkv"]
+    biases = [tensors[f"{prefix}self_attn.{p}_proj.bias"] for p in "qkv"]
+    gate_up = [tensors[f"{prefix}mlp.{p}_proj.weight"] for p in ("gate", "up")]
+    wanted = {
+        "embedding": tensors["model.embed_tokens.weight"],
+        "layers.0.input_norm": tensors[f"{prefix}input_layernorm.weight"],
+        "layers.0.qkv": torch.cat(attention),
+        "layers.0.qkv_bias": torch.cat(biases),
+        "layers.0.o": tensors[f"{prefix}self_attn.o_proj.weight"],
+        "layers.0.post_norm": tensors[f"{prefix}post_attention_layernorm.weight"],
+        "layers.0.gate_up": torch.cat(gate_up),
+        "layers.0.down": tensors[f"{prefix}mlp.down_proj.weight"],
+        "final_norm": tensors["model.norm.weight"],
+    }
+    named = {name for name in weights.spans if not name.startswith("pad.")}
+    assert named == {*wanted, "rope.cos", "rope.sin"}
+    for name, tensor in wanted.items():
+        matrix = tensor.dim() == 2
+        found = unpacked(weights, name, len(tensor)) if matrix else weights.bytes(name).view(np.float32)
+        rounded = tensor.to(torch.bfloat16).float() if matrix and profile == "bf16" else tensor
+        assert (found == rounded.numpy()).all(), name
+    assert sum(written) == sum(weights.spans[name].nbytes for name in wanted)
+
+
+def test_angles_reach_every_position_a_row_may_stand_at(folder: Path, tmp_path: Path) -> None:
+    """The last of 32 verify rows behind a full context stands at position context + 31."""
+    checkpoint = open_checkpoint(str(folder))
+    spec = resolve(checkpoint.config)
+    write_weights(spec, find_profile("bf16"), checkpoint, tmp_path / "w", context_length=100)
+    weights = MappedWeights(tmp_path / "w")
+    assert weights.shape("rope.cos") == weights.shape("rope.sin") == (132, 4)
+    frequency = 1e6 ** (-np.arange(4) / 4)
+    cos = weights.bytes("rope.cos").view(np.float32).reshape(132, 4)
+    assert np.abs(cos - np.cos(np.arange(132)[:, None] * frequency)).max() < 1e-7
+
+
+def test_any_safetensors_reader_opens_it(folder: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(folder))
+    write_weights(resolve(checkpoint.config), find_profile("bf16"), checkpoint, tmp_path / "w", context_length=64)
+    with safe_open(tmp_path / "w", "numpy") as opened:
+        assert opened.get_tensor("final_norm").shape == (48,)
+
+
+def test_a_misshapen_tensor_is_named(folder: Path, tmp_path: Path) -> None:
+    tensors = oracle.read_tensors(folder)
+    tensors.tensors["model.norm.weight"] = torch.zeros(47)
+    spec = resolve(oracle.read_config(folder))
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight has shape \(47,\)"):
+        write_weights(spec, find_profile("fp32"), tensors, tmp_path / "w", context_length=64)
