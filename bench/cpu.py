@@ -25,6 +25,9 @@ STORY = "Once upon a time, in a village between two rivers, there lived a clockm
 def main() -> int:
     """Returns the exit code: 1 if speculative ids differ from plain ones."""
     options = parse()
+    if not options.gguf.is_file():
+        print(f"error: {options.gguf}: no such file", file=sys.stderr)
+        return 2
     runs: dict[str, list[float]] = {"plain": [], "transformers": [], "copy plain": [], "copy lookup": []}
     try:
         same, rounds = measure(options, runs)

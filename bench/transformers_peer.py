@@ -14,23 +14,36 @@ from time import perf_counter
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, GgufConfig, PreTrainedModel
 
 
 def main(gguf: Path, tokenizer: Path, threads: int, num_tokens: int) -> None:
     """Serves until stdin closes."""
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, attn_implementation="eager"
-    ).eval()
+    model = load(gguf.resolve())
     encode = Tokenizer.from_file(str(tokenizer)).encode
     for line in sys.stdin:
         ids = encode(json.loads(line), add_special_tokens=False).ids
         print(decode(model, ids, num_tokens), flush=True)
 
 
+def load(gguf: Path) -> PreTrainedModel:
+    """The model with every weight unpacked to bf16: the weights that the bundle was made from."""
+    unpacked = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        quantization_config=unpacked,
+        dtype=torch.bfloat16,
+        attn_implementation="eager",
+    )
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert all(type(layer.self_attn.q_proj) is torch.nn.Linear for layer in model.model.layers)
+    return model.eval()
+
+
 @torch.inference_mode()
-def decode(model: torch.nn.Module, ids: list[int], num_tokens: int) -> float:
+def decode(model: PreTrainedModel, ids: list[int], num_tokens: int) -> float:
     """Tokens a second over `num_tokens` - 1 one-token steps; the first token comes out of the prefill."""
     cache = DynamicCache()
     out = model(torch.tensor([ids]), cache=cache, logits_to_keep=1)
