@@ -33,7 +33,7 @@ class Image(Protocol):
 
 
 def aligned(nbytes: int, *, poison: bool = False) -> np.ndarray:
-    """uint8 [nbytes] at a 64-byte boundary: zeros, or POISON in every byte."""
+    """uint8 [nbytes], at least one, at a 64-byte boundary: zeros, or POISON in every byte."""
     block = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -block.ctypes.data % ALIGNMENT
     region = block[start : start + nbytes]
@@ -79,7 +79,7 @@ class CpuExecutor:
             "weights": image.weights,
             "kv": aligned(num_pages * image.geometry.page_bytes, poison=poison),
             "io": aligned(layout.nbytes),
-            "scratch": aligned(scratch, poison=poison),
+            "scratch": aligned(max(scratch, ALIGNMENT), poison=poison),
         }
         self._io = layout.views(self._regions["io"])
         self._bound = {kind: Bound(program, image.library, self._regions) for kind, program in image.programs.items()}
@@ -110,7 +110,8 @@ class CpuExecutor:
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         g = self.geometry
-        pages = self._regions["kv"].reshape(self.num_pages, -1)[np.asarray(block_table[: -(-length // g.page_tokens)])]
+        held = np.asarray(block_table[: -(-length // g.page_tokens)], np.intp)
+        pages = self._regions["kv"].reshape(self.num_pages, -1)[held]
         num_layers = g.page_bytes // (g.page_tokens * sum(groups * size for groups, size in g.kv_planes))
         parts, offset = [], 0
         for groups, size in g.kv_planes * num_layers:

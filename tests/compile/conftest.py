@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tandem.compile import build
+from tandem.keys import Kind
 from tests.bundles import state_home
+from tests.kernels.harness import library
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -23,3 +30,27 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@dataclass(slots=True)
+class Proving:
+    """What stands in for the proving process: its answer, and how often it was asked."""
+
+    answer: dict[str, Any]
+    calls: int = 0
+
+    def __call__(self, *_: object, **__: object) -> dict[str, Any]:
+        self.calls += 1
+        return self.answer
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Proving:
+    """Builds take the tests' library and a made-up proof: seconds become tenths."""
+    curve = {str(rows): 1.0 + rows / 64 for rows in (1, 16, 32)}
+    prices: dict[str, Any] = {kind.value: curve for kind in Kind} | {"plain": curve["1"]}
+    proof = {"cases": 3, "differing": 0, "first": []}
+    proving = Proving({"proof": proof, "oracle": {"load": []}, "prices": {"256": prices, "step_ms": 0.01}})
+    monkeypatch.setattr(build, "examine", proving)
+    monkeypatch.setattr(build, "build_library", lambda isa, target: Path(shutil.copy(library(), target)))
+    return proving

@@ -79,7 +79,7 @@ def test_the_error_is_at_most_twice_that_of_transformers(real: Real, profile: st
     model = ReferenceModel(spec, dict(load(spec, tensors)), torch.float64, context_length=64)
     exact = model.forward(ids).numpy()
     theirs = oracle.logits(real.transformers(tensors, dtype), ids).float().numpy()
-    executor = real.stage(profile, tensors).executor(num_pages=5)
+    executor = real.stage(profile, tensors).executor(threads=1, num_pages=5)
     ours = Lane(executor).extend(ids)
     executor.close()
     for size in (np.mean, np.max):
@@ -89,7 +89,7 @@ def test_the_error_is_at_most_twice_that_of_transformers(real: Real, profile: st
 def test_greedy_texts_are_those_of_transformers(real: Real) -> None:
     """Each of our 60 tokens is the one that Transformers finds most likely behind the same text."""
     model = real.transformers(real.tensors, torch.float32)
-    executor = real.stage("fp32", real.tensors).executor(num_pages=5)
+    executor = real.stage("fp32", real.tensors).executor(threads=1, num_pages=5)
     for prompt in PROMPTS:
         ids = real.ids(prompt)
         ours = Lane(executor).greedy(ids, 60)

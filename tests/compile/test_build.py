@@ -1,0 +1,137 @@
+"""The steps of a build: what comes out is a sound bundle, and a fault in any step leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandem.artifacts import layout
+from tandem.artifacts.digest import build_id
+from tandem.artifacts.reader import open_bundle
+from tandem.compile import build
+from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.plan import Plan, make_plan
+from tandem.compile.progress import Progress
+from tandem.errors import CheckpointError, CompileError, LoweringError, ProofError, UsageError
+from tandem.keys import Kind, context_classes
+from tests.bundles import CONTEXT_LENGTH, compiled
+from tests.compile.conftest import Proving
+from tests.kernels.harness import library
+from tests.tiny import make_checkpoint
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(str(make_checkpoint(tmp_path_factory.mktemp("build") / "a", "qwen3")))
+
+
+@pytest.fixture(scope="module")
+def plan(checkpoint: Checkpoint) -> Plan:
+    return make_plan(
+        checkpoint, checkpoint.digest(), name="tiny-qwen3", profile="bf16", device="auto", context_length=CONTEXT_LENGTH
+    )
+
+
+def test_a_build_is_a_sound_bundle(plan: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path) -> None:
+    manifest = build.build_bundle(plan, checkpoint, tmp_path / "b", replace=False, progress=Progress(quiet=True))
+    bundle = open_bundle(tmp_path / "b", verify="digests")
+    bundle.verify()
+    assert bundle.manifest.content_id == manifest.content_id
+    assert bundle.geometry == plan.geometry and bundle.kinds == tuple(Kind)
+    assert manifest.build_id == build_id(plan.resolved)
+    assert (manifest.name, manifest.family, manifest.profile) == ("tiny-qwen3", "qwen3", "bf16")
+    assert (manifest.proof.cases, manifest.proof.differing, manifest.arithmetic) == (3, 0, "exact")
+    assert manifest.tokenizer.stop_ids == checkpoint.stop_ids and manifest.tokenizer.chat_template
+    assert bundle.library_path.read_bytes() == library().read_bytes()
+    assert bundle.tokenizer_path.read_text() == checkpoint.tokenizer_json
+    assert bundle.prices["256"] == quick.answer["prices"]["256"] and "cores, medians" in bundle.prices["measured"]
+    for kind in Kind:
+        sizes = {region.name: region.nbytes for region in bundle.program(kind).regions}
+        assert sizes["weights"] == len(bundle.weights.data) and sizes["kv"] == plan.geometry.page_bytes
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def test_two_builds_differ_in_measurements_only(
+    plan: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        build.build_bundle(plan, checkpoint, tmp_path / name, replace=False, progress=Progress(quiet=True))
+    one, two = (open_bundle(tmp_path / name).manifest for name in ("one", "two"))
+    assert one.build_id == two.build_id and one.content_id == two.content_id
+    assert one.files == two.files
+
+
+def failing(error: BaseException) -> Callable[..., object]:
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("write_weights", CheckpointError("a tensor is missing")),
+        ("write_weights", KeyboardInterrupt()),
+        ("build_library", CompileError("no compiler")),
+        ("read_signatures", OSError(28, "No space left on device")),
+        ("Composer", LoweringError("no CPU lowering for operator aten.softmax")),
+        ("examine", ProofError("1 of 3 comparisons differ")),
+        ("examine", KeyboardInterrupt()),
+        ("_draft", CompileError("not sealed")),
+    ],
+)
+def test_a_fault_in_any_step_leaves_nothing(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    quick: Proving,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    error: BaseException,
+) -> None:
+    monkeypatch.setattr(build, step, failing(error))
+    with pytest.raises(type(error)):
+        build.build_bundle(plan, checkpoint, tmp_path / "b", replace=False, progress=Progress(quiet=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_bundle_outlives_a_fault(
+    plan: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, quiet = tmp_path / "b", Progress(quiet=True)
+    build.build_bundle(plan, checkpoint, target, replace=False, progress=quiet)
+    before = (target / layout.MANIFEST).stat()
+    with pytest.raises(UsageError, match="exists"):
+        build.build_bundle(plan, checkpoint, target, replace=False, progress=quiet)
+    monkeypatch.setattr(build, "examine", failing(ProofError("differs")))
+    with pytest.raises(ProofError):
+        build.build_bundle(plan, checkpoint, target, replace=True, progress=quiet)
+    after = (target / layout.MANIFEST).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_real_command_proves_prices_and_records() -> None:
+    bundle = open_bundle(compiled("qwen3", "bf16"))
+    bundle.verify()
+    proof, oracle = bundle.json(layout.PROOF), bundle.json(layout.ORACLE)
+    assert proof["differing"] == 0 and proof["cases"] > 1000 and proof["first"] == []
+    assert bundle.manifest.proof.cases == proof["cases"]
+    assert oracle.keys() == {"full", "load"}
+    names = [name for name, _ in oracle["full"]]
+    assert names[0] == "prefill of 96: logits" and "chain of 16, row 15: logits" in names
+    assert names[-1] == "one-token step: state" and all(len(digest) == 64 for _, digest in oracle["full"])
+    classes = {name for name in bundle.prices if name.isdigit()}
+    assert classes == {str(c) for c in context_classes(CONTEXT_LENGTH)}
+    for name in classes:
+        for kind in Kind:
+            curve = [ms for _, ms in sorted(bundle.prices[name][kind].items(), key=lambda item: int(item[0]))]
+            assert curve == sorted(curve) and curve[0] > 0
+
+
+def test_the_same_checkpoint_elsewhere_has_the_same_build_id(plan: Plan) -> None:
+    assert open_bundle(compiled("qwen3", "bf16")).manifest.build_id == build_id(plan.resolved)

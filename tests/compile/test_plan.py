@@ -1,0 +1,109 @@
+"""Plans: capacities by hand, every wish that cannot be, and what the build id depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.artifacts.digest import build_id
+from tandem.artifacts.weights import MappedWeights
+from tandem.compile import plan as door
+from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.plan import Plan, make_plan
+from tandem.compile.store import write_weights
+from tandem.device import ISA_FLAGS, Machine, this_machine
+from tandem.errors import CompileError, UsageError
+from tests.tiny import make_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("plan") / "a", "qwen3")
+
+
+def plan(folder: Path, **wishes: object) -> Plan:
+    checkpoint = open_checkpoint(str(folder))
+    options = {"name": "tiny", "profile": "bf16", "device": "auto", "context_length": None, **wishes}
+    return make_plan(checkpoint, checkpoint.digest(), **options)  # type: ignore[arg-type]
+
+
+def test_capacities_are_those_worked_by_hand(folder: Path) -> None:
+    """qwen3: 3 layers, 2 kv heads of 20, padded to 32 in the value pages; 64 tokens a page."""
+    made = plan(folder, context_length=300)
+    g = made.geometry
+    assert (g.context_length, g.vocab_size, g.page_tokens, g.max_outputs) == (300, 333, 64, 32)
+    assert g.max_rows == 128 and g.max_lanes >= 4
+    assert g.kv_planes == ((2 * 20, 2), (2, 32 * 2))
+    assert g.page_bytes == 3 * 64 * (2 * 20 * 2 + 2 * 32 * 2)
+    assert plan(folder, profile="fp32").geometry.page_bytes == 2 * g.page_bytes
+    assert plan(folder).geometry.context_length == 2048
+    assert plan(folder, context_length=64).geometry.max_rows == 64
+    assert made.summary()["kv_bytes_per_token"] == 3 * (2 * 20 * 2 + 2 * 32 * 2)
+
+
+def test_a_long_context_is_planned_only_when_asked_for(tmp_path: Path) -> None:
+    long = make_checkpoint(tmp_path / "long", "llama", max_position_embeddings=1_000_000)
+    assert plan(long).geometry.context_length == 131_072
+    assert plan(long, context_length=1_000_000).geometry.context_length == 1_000_000
+
+
+@pytest.mark.parametrize("profile", ["fp32", "bf16"])
+def test_weight_bytes_are_those_that_are_written(folder: Path, tmp_path: Path, profile: str) -> None:
+    made, checkpoint = plan(folder, profile=profile), open_checkpoint(str(folder))
+    write_weights(made.spec, made.profile, checkpoint, tmp_path / "w", context_length=64)
+    spans = MappedWeights(tmp_path / "w").spans
+    assert made.weight_bytes == sum(s.nbytes for n, s in spans.items() if not n.startswith(("pad.", "rope.")))
+
+
+@pytest.mark.parametrize("context", [-1, 0, 63, 2049])
+def test_impossible_contexts(folder: Path, context: int) -> None:
+    with pytest.raises(UsageError, match=f"--max-seq-len {context}: for this model it may be 64 to 2048 tokens"):
+        plan(folder, context_length=context)
+
+
+def test_a_model_for_very_short_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="max_position_embeddings = 32; a bundle holds at least 64"):
+        plan(make_checkpoint(tmp_path / "short", "llama", max_position_embeddings=32))
+
+
+@pytest.mark.parametrize(
+    "device", ["", "gpu", "cuda-sm90", "cpu-", "cpu-x86-64-v9", "auto-x", "x86-64-v3", "cpux86-64-v3"]
+)
+def test_unknown_devices(folder: Path, device: str) -> None:
+    with pytest.raises(UsageError, match=f"--device {device}: this build knows cpu and cpu-x86-64-v2, "):
+        plan(folder, device=device)
+
+
+def test_devices_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Machine("x86-64", "x86-64-v2", frozenset(ISA_FLAGS["x86-64-v2"]), "linux-glibc", "old", 2, 1 << 30)
+    monkeypatch.setattr(door, "this_machine", lambda: small)
+    for device in ("auto", "cpu", "cpu-x86-64-v2"):
+        assert plan(folder, device=device).device == "cpu-x86-64-v2"
+    assert plan(folder, device="cpu-generic").isa == "generic"
+    with pytest.raises(
+        UsageError, match=r"--device cpu-x86-64-v3: this CPU lacks abm, avx, .*; use --device cpu-x86-64-v2"
+    ):
+        plan(folder, device="cpu-x86-64-v3")
+
+
+def test_the_build_id_is_that_of_what_decides_the_bytes(folder: Path, tmp_path: Path) -> None:
+    first = build_id(plan(folder).resolved)
+    same = make_checkpoint(tmp_path / "elsewhere", "qwen3", shards=2)
+    assert build_id(plan(same).resolved) == build_id(plan(folder, name="other").resolved) == first
+    other = make_checkpoint(tmp_path / "other", "qwen3", seed=1)
+    ids = [build_id(p.resolved) for p in (plan(other), plan(folder, profile="fp32"), plan(folder, context_length=256))]
+    if this_machine().isa_level.startswith("x86-64"):
+        ids.append(build_id(plan(folder, device="cpu-generic").resolved))
+    assert len({first, *ids}) == 1 + len(ids)
+
+
+def test_the_build_id_knows_the_tools(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = plan(folder).resolved
+    compiler = tmp_path / "cxx"
+    compiler.write_text("#!/bin/sh\necho 'cxx 99'\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    second = plan(folder).resolved
+    assert second["tools"]["compiler"] == "cxx 99" and build_id(first) != build_id(second)
+    assert str(tmp_path) not in repr(second)

@@ -1,0 +1,43 @@
+"""Loading native libraries: what is none, or another version, is refused in one line."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.kernels.build import compiler
+from tandem.runtime.executor.library import LAUNCH, Library
+from tests.kernels.harness import library
+
+
+def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
+    """A cut one would end the process inside dlopen: that is what the bundle's digests are for."""
+    (tmp_path / "garbage.so").write_bytes(b"no library at all")
+    for path in (tmp_path / "garbage.so", tmp_path / "missing.so"):
+        with pytest.raises(BundleCorrupt, match=f"{path.name}: not a kernel library of this machine") as caught:
+            Library(path, 1)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [("int f() { return 1; }", BundleCorrupt), ("long tdm_abi() { return 99; }", BundleMismatch)]
+)
+def test_libraries_of_others_are_refused(tmp_path: Path, source: str, error: type[Exception]) -> None:
+    (tmp_path / "other.cpp").write_text(f'extern "C" {source}')
+    path = tmp_path / "other.so"
+    subprocess.run([compiler(), "-shared", "-fPIC", tmp_path / "other.cpp", "-o", path], check=True)
+    with pytest.raises(error, match=r"other\.so"):
+        Library(path, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_teams_start_and_end(threads: int) -> None:
+    for _ in range(5):
+        team = Library(library(), threads)
+        team.run(np.zeros(0, LAUNCH))
+        team.close()
+        team.close()
