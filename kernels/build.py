@@ -88,10 +88,15 @@ def build_library(isa: str, target: Path) -> Path:
     command = [cxx, *FLAGS, prefix, *isa_flags(isa), *units, "-o", str(target)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        errors = [line for line in result.stderr.splitlines() if "error:" in line] or result.stderr.splitlines()
-        first = errors[0] if errors else f"exit code {result.returncode}"
-        raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {first}")
+        raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {_reason(result)}")
     return target
+
+
+def _reason(result: subprocess.CompletedProcess[str]) -> str:
+    """The compiler's first error, or the linker's last word."""
+    lines = [line for line in result.stderr.splitlines() if line and not line.startswith("collect2:")]
+    errors = [line for line in lines if "error:" in line] or lines[-1:]
+    return errors[0] if errors else f"exit code {result.returncode}"
 
 
 def read_signatures(library: Path) -> dict[str, Signature]:

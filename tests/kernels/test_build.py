@@ -72,6 +72,11 @@ def test_the_compilers_first_error_is_shown(sources: Path, tmp_path: Path) -> No
     assert "\n" not in str(caught.value) and not (tmp_path / "a.so").exists()
 
 
+def test_the_linkers_last_word_is_shown(sources: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"did not compile for \S+ with \S+: \S*ld: .*no/such/folder"):
+        build.build_library(LEVELS[0], tmp_path / "no/such/folder/a.so")
+
+
 def test_a_compiler_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", script(tmp_path / "quiet", "exit 3"))
     with pytest.raises(CompileError, match=r"with \S*quiet: exit code 3"):
