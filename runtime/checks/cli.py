@@ -38,7 +38,7 @@ def cli() -> None:
 @_TRUST
 @click.option("--threads", type=click.IntRange(1), help="Check with 1 and this many.  [default: 1, 2, 3 and the cores]")
 @click.option("--quick", is_flag=True, help="Fewer widths and prompts: seconds on a small model.")
-@click.option("--tokens", type=click.IntRange(1), help="Ids compared of each answer.  [default: 40, quick 16]")
+@click.option("--tokens", type=click.IntRange(1), help="Ids compared of each answer.  [default: 24, quick 16]")
 @click.option("--case", "only", type=click.IntRange(0), metavar="NUMBER", help="Run one case again, by its number.")
 def spec(
     bundle: Path,
@@ -60,7 +60,7 @@ def spec(
 
     opened = open_bundle(bundle, trust_native=trust_native)
     teams = {1, threads} if threads else {1, 2, this_machine().cores} | (set() if quick else {3})
-    tokens = tokens or (16 if quick else 40)
+    tokens = tokens or (16 if quick else 24)
     check = Spec(opened.geometry, _opener(opened), _prompts(opened), Options(tokens, tuple(sorted(teams)), quick))
     if only is not None and only >= len(check.cases):
         raise click.UsageError(f"--case is {only}; the last one is {len(check.cases) - 1}")

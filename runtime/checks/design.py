@@ -59,13 +59,13 @@ def lengths(geometry: Geometry, most: int, *, quick: bool) -> tuple[int, ...]:
     return tuple(sorted({max(1, min(length, most)) for length in borders}))
 
 
-def design(levels: dict[str, tuple], widths: Iterable[int], seed: int = 0) -> list[Case]:
+def design(levels: dict[str, tuple], widths: Iterable[int], filling: dict[str, tuple]) -> list[Case]:
     """Cases over `levels` (values by field of Case, `width` left out) and `widths`, the same for the same arguments.
 
-    Each width comes once per shape, with a drafter that fills it and whatever covers most pairs not yet seen; then
-    pairs still missing are run.
+    Each width comes once per shape, with values of `filling`, which make sure that it really runs, and whatever
+    covers most pairs not yet seen; then pairs still missing are run.
     """
-    choice = random.Random(seed)
+    choice = random.Random(0)
     widths = tuple(widths)
     missing = _pairs(levels | {"width": widths})
     cases: list[Case] = []
@@ -80,7 +80,7 @@ def design(levels: dict[str, tuple], widths: Iterable[int], seed: int = 0) -> li
         cases.append(Case(**fixed))  # type: ignore[arg-type]
 
     for width, shape in itertools.product(widths, levels["shape"]):
-        add({"width": width, "shape": shape}, {"drafter": SCRIPTED})
+        add({"width": width, "shape": shape}, filling)
     while missing:
         (first, value), (second, other) = min(missing, key=str)
         fixed = {first: value, second: other}

@@ -13,9 +13,9 @@ from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
-from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SHAPES, Case, all_widths, design, lengths
+from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SCRIPTED, SHAPES, Case, all_widths, design, lengths
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
-from tandem.runtime.checks.lab import Lab, pages_for
+from tandem.runtime.checks.lab import Lab, pages_for, token_ids
 from tandem.runtime.checks.prompts import last
 from tandem.runtime.checks.proof import TEXT, Proof
 from tandem.runtime.checks.spec_report import SpecReport
@@ -87,7 +87,9 @@ class Spec:
             "chunk": tuple(sorted({geometry.max_rows, *(min(chunk, geometry.max_rows) for chunk in CHUNKS)})),
             "sampled": (False, True),
         }
-        self.cases = design(levels, all_widths(quick=options.quick))
+        roomy = tuple(size for size in sizes if size + MAX_TREE_ROWS <= most)
+        filling = {"drafter": SCRIPTED, "lanes": (1,), "length": roomy or sizes}
+        self.cases = design(levels, all_widths(quick=options.quick), filling)
 
     def num_steps(self, only: int | None = None) -> int:
         """How often `run` says that it advances, near enough for a progress bar."""
@@ -118,7 +120,9 @@ class Spec:
             asks.append(Ask(prompt, length, case.sampled ^ bool(lane % 2)))
         wanted = [self._answer(ask) for ask in asks]
         share = max(shares(case.width, case.lanes))
-        answers = {recording.prompt: recording.ids for recording in wanted}
+        # Guesses go on past the last id compared, so that drafts stay as wide as they should be.
+        beyond = token_ids(MAX_TREE_ROWS, self._geometry.vocab_size, seed=number)
+        answers = {recording.prompt: [*recording.ids, *beyond] for recording in wanted}
         drafters = forced_drafters(case.drafter, case.shape, share, answers, self._geometry.vocab_size)
         router = FixedWidth(case.width, case.shape)
         found = self._serve(asks, self._executor(case.threads), drafters, router, case.chunk)

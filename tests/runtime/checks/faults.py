@@ -1,0 +1,45 @@
+"""An executor that is wrong on purpose, so that checks can be seen to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tandem.keys import Kind
+from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+
+
+def several(kind: Kind, rows: Rows) -> bool:
+    return kind is not Kind.EXTEND and len(rows.token) > 1
+
+
+class Faulty:
+    """`executor` with one fault in passes that `when` picks: "argmax" or "logits" moved a little, "commit" left out."""
+
+    def __init__(self, executor: Executor, fault: str, when: Callable[[Kind, Rows], bool] = several) -> None:
+        self._executor, self._fault, self._when = executor, fault, when
+        self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self._wrong = False
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        outcome = self._executor.run(kind, rows)
+        self._wrong = self._when(kind, rows)
+        if self._wrong and self._fault == "argmax":
+            outcome.argmax[-1] = (outcome.argmax[-1] + 1) % self.geometry.vocab_size
+        return outcome
+
+    def logits(self, output: int) -> np.ndarray:
+        values = self._executor.logits(output).copy()
+        if self._wrong and self._fault == "logits":
+            values[3] = np.nextafter(values[3], np.float32(np.inf))  # a single ulp
+        return values
+
+    def commit(self, moves: Moves) -> float:
+        return 0.0 if self._fault == "commit" else self._executor.commit(moves)
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        return self._executor.kv(block_table, length)
+
+    def close(self) -> None:
+        self._executor.close()
