@@ -15,11 +15,13 @@ from time import perf_counter
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, DynamicCache, GgufConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 
 def main(gguf: Path, tokenizer: Path, threads: int, num_tokens: int) -> None:
     """Serves until stdin closes."""
     torch.set_num_threads(threads)
+    disable_progress_bar()
     model = load(gguf.resolve())
     encode = Tokenizer.from_file(str(tokenizer)).encode
     for line in sys.stdin:
