@@ -51,13 +51,14 @@ def stage(
     *,
     context_length: int = 256,
     max_rows: int = 64,
+    max_lanes: int = 4,
     kinds: Sequence[Kind] = tuple(Kind),
 ) -> Staged:
     """Writes weights into `folder` and composes the programs of `kinds`, each once through its file format."""
     spec, chosen = resolve(config), find_profile(profile)
     write_weights(spec, chosen, tensors, folder / f"{profile}.safetensors", context_length=context_length)
     weights = MappedWeights(folder / f"{profile}.safetensors")
-    sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=4)
+    sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes)
     composer = Composer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)
     programs = {kind: decode(encode(composer.program(kind)), kind) for kind in kinds}
     return Staged(spec, weights, composer, programs)
