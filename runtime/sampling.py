@@ -33,39 +33,50 @@ def draw(logits: np.ndarray, sampling: Sampling, seed: int, position: int) -> in
     temperature; `top_k`, `top_p`, `min_p` in this order; then the lowest id whose cumulative probability, summed in
     ascending id order, exceeds `uniform(seed, position)` of the whole. NaN logits are never drawn.
     """
-    values = np.asarray(logits, np.float64)
-    values = np.where(np.isnan(values), -np.inf, values)
+    values = np.array(logits, np.float64)
     top = int(np.argmax(values))
+    if np.isnan(values[top]):
+        values[np.isnan(values)] = -np.inf
+        top = int(np.argmax(values))
     if sampling.temperature == 0.0 or values[top] == -np.inf:
         return top
-    # An infinite logit outweighs every finite one; differences to it would be NaN.
-    values = np.where(values == np.inf, 0.0, -np.inf) if values[top] == np.inf else values - values[top]
+    if values[top] == np.inf:  # outweighs every finite logit; differences to it would be NaN
+        values = np.where(values == np.inf, 0.0, -np.inf)
+    else:
+        values -= values[top]
     with np.errstate(over="ignore"):
         weights = np.exp(values / sampling.temperature)
     ids = _kept(values, weights, sampling)
-    cumulative = np.cumsum(weights[ids])
+    cumulative = np.cumsum(weights if ids is None else weights[ids])
     place = int(np.searchsorted(cumulative, uniform(seed, position) * cumulative[-1], side="right"))
-    return int(ids[min(place, len(ids) - 1)])
+    if place == len(cumulative):  # the product was rounded up to the whole: the last id that weighs anything
+        place = int(np.searchsorted(cumulative, cumulative[-1]))
+    return place if ids is None else int(ids[place])
 
 
-def _kept(values: np.ndarray, weights: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Ids that pass the filters, ascending. The largest logit (weight 1) always does; equal ones rank by id."""
-    floor = -np.inf
+def _kept(values: np.ndarray, weights: np.ndarray, sampling: Sampling) -> np.ndarray | None:
+    """Ids that pass the filters, ascending, or None for all. The largest logit always does; equal ones rank by id."""
+    ids = None
     if 0 < sampling.top_k < len(values):
-        floor = np.partition(values, -sampling.top_k)[-sampling.top_k]  # spares a full sort
-    ranked = np.flatnonzero((weights > 0) & (values >= floor))
-    if sampling.top_k > 0 or sampling.top_p < 1.0:
-        ranked = ranked[np.argsort(-values[ranked], kind="stable")]
-    if sampling.top_k > 0:
-        ranked = ranked[: sampling.top_k]
+        floor = np.partition(values, -sampling.top_k)[-sampling.top_k]
+        ids = _ranked(values, np.flatnonzero(values >= floor))[: sampling.top_k]
     if sampling.top_p < 1.0:
-        cumulative = np.cumsum(weights[ranked])
+        total = weights.sum() if ids is None else weights[ids].sum()
+        if ids is None:
+            # All ids lighter than this weigh less than what top_p leaves out, so none of them is needed.
+            ids = np.flatnonzero(weights >= (1.0 - sampling.top_p) * total / len(weights))
+        ids = _ranked(values, ids)
+        mass = np.cumsum(weights[ids])
         # The shortest prefix that reaches the mass: an id stays while the mass before it falls short.
-        before = np.concatenate(([0.0], cumulative[:-1]))
-        ranked = ranked[before < sampling.top_p * cumulative[-1]]
+        ids = ids[np.concatenate(([0.0], mass[:-1])) < sampling.top_p * total]
     if sampling.min_p > 0.0:
-        ranked = ranked[weights[ranked] >= sampling.min_p]
-    return np.sort(ranked)
+        ids = np.flatnonzero(weights >= sampling.min_p) if ids is None else ids[weights[ids] >= sampling.min_p]
+    return ids if ids is None else np.sort(ids)
+
+
+def _ranked(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """`ids`, ascending, by falling value; equal values stay in order."""
+    return ids[np.argsort(-values[ids], kind="stable")]
 
 
 def validate(sampling: Sampling) -> None:
