@@ -31,11 +31,16 @@ class ChatTemplate:
         self._compiled: Template | None = None
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text; encode it with `add_special_tokens=False`, for it holds its own markers.
 
-        `messages` hold role, content and whatever else the template reads. Raises RequestError, status 400.
+        `messages` hold role, content and whatever else the template reads; `variables` come from clients and may
+        have any name. Raises RequestError, status 400.
         """
         if self.source is None:
             raise RequestError(
@@ -45,7 +50,7 @@ class ChatTemplate:
             )
         from jinja2 import TemplateError
 
-        given = {"tools": None, "documents": None} | self._tokens | variables
+        given = {"tools": None, "documents": None} | self._tokens | dict(variables or {})
         given |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
         try:
             self._compiled = self._compiled or _environment().from_string(self.source)

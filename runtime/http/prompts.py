@@ -49,9 +49,8 @@ def chat_order(service: Service, body: ChatBody) -> Order:
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
     messages = [_message(i, message) for i, message in enumerate(body.messages)]
-    prompt = service.chat.render(
-        messages, add_generation_prompt=body.add_generation_prompt is not False, **variables
-    )
+    opened = body.add_generation_prompt is not False
+    prompt = service.chat.render(messages, add_generation_prompt=opened, variables=variables)
     return _order(service, body, service.encode(prompt, add_special_tokens=False), body.token_limit, "messages")
 
 

@@ -16,7 +16,7 @@ from tandem.runtime.http.fields import check_fields
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Stop = Annotated[str, Meta(min_length=1)]
+Stop = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class StreamOptions(Struct, kw_only=True):

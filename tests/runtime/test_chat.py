@@ -16,7 +16,7 @@ USER = [{"role": "user", "content": "hi"}]
 
 
 def rendered(source: str, messages: list[dict[str, Any]] = USER, **variables: Any) -> str:
-    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": None}).render(messages, **variables)
+    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": None}).render(messages, variables=variables)
 
 
 def test_the_prompt_of_a_talk() -> None:
@@ -24,7 +24,7 @@ def test_the_prompt_of_a_talk() -> None:
     assert rendered(TEMPLATE, talk) == (
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert rendered(TEMPLATE, add_generation_prompt=False) == "<|im_start|>user\nhi<|im_end|>\n"
+    assert ChatTemplate(TEMPLATE).render(USER, add_generation_prompt=False) == "<|im_start|>user\nhi<|im_end|>\n"
 
 
 def test_the_dialect_of_hugging_face_templates() -> None:

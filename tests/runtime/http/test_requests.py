@@ -67,6 +67,11 @@ def test_a_chat_is_rendered_and_encoded_once(client: TestClient, worker: Scripte
     assert open_end.prompt == HI_IDS[:10]
 
 
+@pytest.mark.parametrize("name", ["self", "source", "variables", "given", "raise_exception", "a b", ""])
+def test_a_template_variable_may_have_any_name(client: TestClient, worker: ScriptedWorker, name: str) -> None:
+    assert asked(client, worker, CHAT, chat_template_kwargs={name: 1}).prompt == HI_IDS
+
+
 def test_sampling_is_greedy_unless_asked(client: TestClient, worker: ScriptedWorker) -> None:
     assert asked(client, worker).sampling == Sampling(temperature=0.0)
     given = {"temperature": 1, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": -5}
@@ -118,6 +123,7 @@ def test_a_prompt_longer_than_the_context(client: TestClient) -> None:
         (COMPLETIONS, {"stop": ""}, "stop"),
         (COMPLETIONS, {"stop": ["a", 2]}, "stop[1]"),
         (COMPLETIONS, {"stop": ["a"] * 17}, "stop"),
+        (COMPLETIONS, {"stop": ["a", "b" * 4097]}, "stop[1]"),
         (COMPLETIONS, {"prompt": None}, "prompt"),
         (COMPLETIONS, {"prompt": [[1, "2"]]}, "prompt[0][1]"),
         (COMPLETIONS, {"stream": 1}, "stream"),
