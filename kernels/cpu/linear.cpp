@@ -71,10 +71,11 @@ void rows(const Args& a, const W* weight, int64_t count, int64_t panel) {
     if (count - row >= 8) tile<8, 1>(a, weight, row, panel), row += 8;
     if (count - row >= 6) tile<6, 1>(a, weight, row, panel), row += 6;
   }
-  if constexpr (kRegisters >= 32)
+  if constexpr (kRegisters >= 32) {
     for (; count - row >= 4; row += 4) tile<4, P>(a, weight, row, panel);
-  for (; count - row >= 3; row += 3) tile<3, P>(a, weight, row, panel);
-  if (count - row == 2) tile<2, P>(a, weight, row, panel);
+    if (count - row == 3) tile<3, P>(a, weight, row, panel), row += 3;
+  }
+  for (; count - row >= 2; row += 2) tile<2, P>(a, weight, row, panel);
   if (count - row == 1) tile<1, P>(a, weight, row, panel);
 }
 
@@ -83,10 +84,10 @@ void linear(const Args& a, Part part) {
   const auto* weight = static_cast<const W*>(a.weight);
   const int64_t count = *a.count;
   Range panels = share((a.n + kPanel - 1) / kPanel, part);
-  // Few rows leave room for several panels at once: more independent chains in flight.
-  if (count == 1)
+  // Few rows leave registers for several panels at once: more independent chains in flight.
+  if (kRegisters >= 32 && count == 1)
     for (; panels.end - panels.begin >= 4; panels.begin += 4) rows<4>(a, weight, count, panels.begin);
-  if (count <= 4)
+  if (count <= (kRegisters >= 32 ? 4 : 1))
     for (; panels.end - panels.begin >= 2; panels.begin += 2) rows<2>(a, weight, count, panels.begin);
   for (; panels.begin < panels.end; ++panels.begin) rows<1>(a, weight, count, panels.begin);
 }
