@@ -23,6 +23,15 @@ SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
 
 
+def _sendable(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Text that HTTP can carry; arguments and variables may hold any bytes."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it is not valid UTF-8 text") from error
+    return value
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--prompt", metavar="TEXT", help="Answer one prompt on stdout and exit.")
@@ -40,8 +49,18 @@ POSITIVE = click.IntRange(1)
 @click.option("--threads", type=POSITIVE, help="Threads of a pass.  [default: one a core]")
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks a free one.")
-@click.option("--served-model-name", metavar="NAME", help="The model's name to clients.  [default: the bundle's]")
-@click.option("--api-key", metavar="KEY", help="Ask clients for this key; TANDEM_RUN_API_KEY keeps it out of ps.")
+@click.option(
+    "--served-model-name",
+    metavar="NAME",
+    callback=_sendable,
+    help="The model's name to clients.  [default: the bundle's]",
+)
+@click.option(
+    "--api-key",
+    metavar="KEY",
+    callback=_sendable,
+    help="Ask clients for this key; TANDEM_RUN_API_KEY keeps it out of ps.",
+)
 @click.option("--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or a file's.")
 @click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4, or fewer]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
@@ -111,7 +130,10 @@ def _wishes(flags: dict[str, Any]) -> Wishes:
 def _api_key(given: str | None, file: Path | None) -> str | None:
     if given is not None and file is not None:
         raise click.UsageError("--api-key and --api-key-file exclude each other")
-    key = given if file is None else file.read_text().strip()
+    try:
+        key = given if file is None else file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not a text file; put the API key alone into it") from error
     if key is not None and not key.strip():
         raise UsageError("the API key is empty; leave the flag out to serve without one")
     return key

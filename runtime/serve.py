@@ -24,6 +24,7 @@ DRAIN_SECONDS = 60.0
 """How long requests in flight may go on after SIGTERM; a second signal ends them at once."""
 
 DRAIN_STEP_SECONDS = 0.2
+BACKLOG = 128
 SEND_SECONDS = 5
 """How long clients may take to read what is already said, once the engine has stopped."""
 
@@ -54,6 +55,8 @@ def serve(service: Service, bound: socket.socket, *, api_key: str | None = None)
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=SEND_SECONDS,
+        # Out of file descriptors, asyncio logs one traceback for each place of the backlog, every second.
+        backlog=BACKLOG,
     )
     try:
         Server(config, app, service).run(sockets=[bound])

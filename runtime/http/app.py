@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
-from tandem.runtime.http.edge import HEALTH, Edge, read_limited
+from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
 from tandem.runtime.http.errors import handle_error, json_response
 from tandem.runtime.http.prompts import Order, chat_order, check_model, completion_order
 from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
@@ -38,9 +38,10 @@ def build_app(
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     ping_seconds: float = PING_SECONDS,
+    body_seconds: float = BODY_SECONDS,
 ) -> Edge:
     """The ASGI app; its `draining` turns new requests away."""
-    endpoints = Endpoints(service, max_body_bytes, ping_seconds)
+    endpoints = Endpoints(service, max_body_bytes, ping_seconds, body_seconds)
     routes = [
         Route(HEALTH, endpoints.health),
         Route("/v1/models", endpoints.models),
@@ -55,10 +56,11 @@ def build_app(
 class Endpoints:
     """One method an endpoint; errors leave as exceptions and are worded by `errors`."""
 
-    def __init__(self, service: Service, max_body_bytes: int, ping_seconds: float) -> None:
+    def __init__(self, service: Service, max_body_bytes: int, ping_seconds: float, body_seconds: float) -> None:
         self._service = service
         self._max_body_bytes = max_body_bytes
         self._ping_seconds = ping_seconds
+        self._body_seconds = body_seconds
         self._model = Model(service.model, service.created, service.context_length)
 
     async def health(self, request: Request) -> Response:
@@ -87,7 +89,7 @@ class Endpoints:
             return body, order_of(self._service, body)
 
         try:
-            data = await read_limited(request, self._max_body_bytes)
+            data = await read_limited(request, self._max_body_bytes, self._body_seconds)
             # Off the event loop: a long prompt must not hold up other streams.
             body, order = await asyncio.to_thread(read, data)
             options = _stream_options(body)

@@ -5,6 +5,7 @@ Knows nothing of bodies or models.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import uuid
@@ -18,6 +19,9 @@ from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.errors import error_response
 
 HEALTH = "/health"
+BODY_SECONDS = 30.0
+"""How long a client may pause while it sends a body."""
+
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -61,15 +65,25 @@ class Edge:
         return None
 
 
-async def read_limited(request: Request, max_bytes: int) -> bytes:
-    """The request's body. Raises HTTPException 413 as soon as it is known to be longer than `max_bytes`."""
+async def read_limited(request: Request, max_bytes: int, patience: float = BODY_SECONDS) -> bytes:
+    """The request's body. Raises HTTPException 413 as soon as it is known to be longer than `max_bytes`.
+
+    408 when nothing of it came for `patience` seconds: a half-sent body must not hold its connection for ever.
+    """
     declared = request.headers.get("content-length", "0")
     data = bytearray()
     if not declared.isdecimal() or int(declared) <= max_bytes:
-        async for piece in request.stream():
-            data += piece
-            if len(data) > max_bytes:
-                break
-        else:
-            return bytes(data)
+        now = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(patience) as wait:
+                async for piece in request.stream():
+                    wait.reschedule(now() + patience)
+                    data += piece
+                    if len(data) > max_bytes:
+                        break
+                else:
+                    return bytes(data)
+        except TimeoutError:
+            message = f"the rest of the body did not come within {patience:g} seconds"
+            raise HTTPException(408, message, {"connection": "close"}) from None
     raise HTTPException(413, f"the body is longer than {max_bytes} bytes")

@@ -100,6 +100,18 @@ def test_a_client_that_hangs_up(stream: bool) -> None:
             assert {end.value for end in worker.ends} == {"cancelled"}
 
 
+def test_a_body_that_stays_half_sent() -> None:
+    with on_loopback(build_app(scripted_service(ScriptedWorker()), body_seconds=0.05)) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        connection.putrequest("POST", "/v1/completions")
+        connection.putheader("content-length", "100")
+        connection.endheaders(b'{"prompt":')
+        response = connection.getresponse()
+        assert (response.status, response.getheader("connection")) == (408, "close")
+        assert json.load(response)["error"]["type"] == "invalid_request_error"
+        connection.close()
+
+
 def test_the_next_client_is_served_as_by_a_fresh_server() -> None:
     """BUG-53 on the engine itself: its lane is free, and the same request gets the same text."""
     from tandem.runtime.engine import Engine
