@@ -20,7 +20,7 @@ _BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group(no_args_is_help=True)
+@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
     """Looks at bundles: what they are, where they may run and why not."""

@@ -5,11 +5,13 @@ Knows nothing of what the folders hold, except that only a bundle or an empty fo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
@@ -34,10 +36,35 @@ def check_target(target: Path, replace: bool) -> None:
         raise UsageError(f"{target} exists and is no folder; choose another place for the bundle")
     if not any(target.iterdir()):
         return
-    if not replace:
-        raise UsageError(f"{target} exists; remove it, choose another place, or ask to replace it")
     if not (target / layout.MANIFEST).is_file():
-        raise UsageError(f"{target} is no bundle, so it is not replaced; choose another place")
+        raise UsageError(f"{target} exists and is no bundle, so it is not replaced; choose another place")
+    if not replace:
+        raise UsageError(f"{target} exists; choose another place, or give --replace")
+
+
+def begin(target: Path) -> tuple[Path, list[Path]]:
+    """An empty partial folder for `target`, and the folders made for it to lie in, innermost first.
+
+    UsageError where none can be made.
+    """
+    folder = target.with_name(f"{prefix(target)}{os.getpid()}-{secrets.token_hex(4)}")
+    made: list[Path] = []
+    try:
+        made = [parent for parent in target.parents if not parent.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        drop(made)
+        raise UsageError(f"{target}: no folder can be made there ({error.strerror}); choose another place") from error
+    return folder, made
+
+
+def drop(folders: list[Path]) -> None:
+    """Removes those of `folders` that are empty."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def lock(folder: Path) -> int:

@@ -5,6 +5,7 @@ Knows nothing of what the code does. The key never leaves its file; bundles carr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -81,7 +82,7 @@ def _read_key() -> bytes | None:
     path = key_path()
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     with os.fdopen(file, "rb") as opened:
         facts, key = os.fstat(file), opened.read(KEY_BYTES + 1)
@@ -94,16 +95,21 @@ def _read_key() -> bytes | None:
 def _make_key() -> bytes:
     """A new key, or the one another process made first: a link appears whole or not at all."""
     path = key_path()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
     try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    except OSError as error:
+        raise BundleUntrusted(
+            f"{path}: this machine's key cannot be written there ({error.strerror}); "
+            "set XDG_STATE_HOME to a folder that can be written to"
+        ) from error
     finally:
-        os.unlink(draft)
+        with contextlib.suppress(OSError):
+            draft.unlink()
     key = _read_key()
     assert key is not None
     return key

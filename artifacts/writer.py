@@ -6,7 +6,6 @@ Knows nothing of what the files hold.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -35,15 +34,12 @@ class BundleWriter:
         self.replace = replace
         self._folder: Path | None = None
         self._lock = -1
+        self._made: list[Path] = []
 
     def __enter__(self) -> BundleWriter:
         staging.check_target(self.target, self.replace)
         trust.prepare()
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        staging.sweep(self.target)
-        name = f"{staging.prefix(self.target)}{os.getpid()}-{secrets.token_hex(4)}"
-        self._folder = self.target.with_name(name)
-        self._folder.mkdir(mode=0o700)
+        self._folder, self._made = staging.begin(self.target)
         self._lock = staging.lock(self._folder)
         return self
 
@@ -51,6 +47,7 @@ class BundleWriter:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
+        staging.drop(self._made)  # published or not: with a bundle inside they stay
         if self._lock >= 0:
             os.close(self._lock)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandem import __version__
 from tandem.command import run_command
 from tandem.errors import BundleError, UsageError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tandem.compile.plan import Plan
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the bundle.  [default: NAME-PROFILE]")
 @click.option("--name", help="Name of the model in the bundle.  [default: from MODEL]")
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+@click.version_option(__version__)
 def command(
     model: str,
     output: Path | None,
@@ -60,9 +62,11 @@ def command(
     from tandem.compile.profile import find_profile
     from tandem.compile.progress import Progress
 
+    if not model:
+        raise UsageError("MODEL is empty: give a Hugging Face folder, a hub id (org/name) or a GGUF file")
     find_profile(profile)
     name = name or default_name(model)
-    target = output or Path(f"{name}-{profile}")
+    target = output or Path(f"{default_name(name)}-{profile}")
     checkpoint = open_checkpoint(model, revision=revision, offline=offline)
     plan = make_plan(
         checkpoint, checkpoint.digest(), name=name, profile=profile, device=device, context_length=max_seq_len

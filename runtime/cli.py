@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from tandem import __version__
 from tandem.command import run_command
 from tandem.errors import UsageError
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
+TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop")
+SERVING_FLAGS = ("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue")
 
 
 def _sendable(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -67,12 +71,14 @@ def _sendable(context: click.Context, param: click.Parameter, value: str | None)
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")
 @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
+@click.version_option(__version__)
 def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, verbose: bool, **flags: Any) -> None:
     """Serve BUNDLE as an OpenAI-compatible endpoint, or answer on this terminal."""
     if chat and prompt is not None:
         raise click.UsageError("--prompt and --chat exclude each other")
     if prompt is None and (raw or as_json):
         raise click.UsageError(f"{'--raw' if raw else '--json'} goes with --prompt")
+    _refuse_strays(serving=not chat and prompt is None)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
@@ -84,6 +90,15 @@ def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, 
 
 def main() -> None:
     sys.exit(run_command(run, "tandem-run"))
+
+
+def _refuse_strays(*, serving: bool) -> None:
+    """UsageError for a flag on the command line that the other road takes: it would do nothing."""
+    context = click.get_current_context()
+    for name in TERMINAL_FLAGS if serving else SERVING_FLAGS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            road = "--prompt or --chat; a client asks for it in its request" if serving else "serving; leave it out"
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with {road}")
 
 
 def _on_terminal(bundle: Path, prompt: str | None, raw: bool, as_json: bool, flags: dict[str, Any]) -> None:

@@ -41,7 +41,9 @@ def bind(host: str, port: int) -> socket.socket:
             bound.bind(address)
             stack.pop_all()
     except OSError as error:
-        raise TandemError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+        raise TandemError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+        ) from error
     return bound
 
 

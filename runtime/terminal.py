@@ -5,6 +5,7 @@ Knows nothing of HTTP.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import signal
@@ -51,7 +52,7 @@ def answer_once(service: Service, prompt: str, wishes: Wishes, *, raw: bool, as_
 
 def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None) -> None:
     """Talk until `read` raises EOFError (Ctrl-D). A stopped or failed answer leaves the talk going on."""
-    read = read or (lambda: input("> "))
+    read = read or _ask
     messages: list[dict[str, str]] = []
     while True:
         try:
@@ -61,6 +62,9 @@ def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None
             return
         except KeyboardInterrupt:
             click.echo()
+            continue
+        except UnicodeDecodeError as error:
+            click.echo(f"error: the line is not {error.encoding} text", err=True)
             continue
         if not line.strip():
             continue
@@ -115,6 +119,13 @@ def _run(service: Service, request: Request, stops: Sequence[str], show: Callabl
     if event.reason is FinishReason.ERROR:
         raise event.error or TandemError("the engine gave up on this request")
     return "".join(pieces), event
+
+
+def _ask() -> str:
+    # Being imported, it gives input() its arrow keys and history; not every Python has it.
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401
+    return input("> ")
 
 
 def _print(text: str) -> None:

@@ -32,7 +32,8 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
             standalone_mode=False,
             auto_envvar_prefix=name.upper().replace("-", "_"),
         )
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who started us: click writes nothing then
+            sys.stdout.flush()
         return result if type(result) is int else 0
     except NoArgsIsHelpError as error:
         error.show()

@@ -42,6 +42,13 @@ def test_without_a_home_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) ->
         trust.prepare()
 
 
+def test_a_state_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(BundleUntrusted, match=r"file/tandem/machine\.key: .* set XDG_STATE_HOME"):
+        trust.prepare()
+
+
 def test_racing_compiles_agree_on_one_key(elsewhere: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = {built.key for built in pool.map(trust.seal, ["00" * 32] * 32)}

@@ -52,7 +52,7 @@ def test_an_error_leaves_nothing(tmp_path: Path, stop: type[BaseException]) -> N
     with pytest.raises(stop), BundleWriter(tmp_path / "deep" / "tiny") as writer:
         sample.fill(writer)
         raise stop
-    assert names(tmp_path / "deep") == []
+    assert names(tmp_path) == []
 
 
 def test_an_unsound_draft_is_not_published(tmp_path: Path) -> None:
@@ -106,6 +106,24 @@ def test_only_a_bundle_or_an_empty_folder_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         sample.write(tmp_path / "link", replace=True)
     assert (tmp_path / "home" / "thesis.txt").read_text() == "years"
+
+
+def test_folders_made_for_a_target_go_with_it(tmp_path: Path) -> None:
+    for number in (1, 2):
+        with pytest.raises(KeyboardInterrupt), BundleWriter(tmp_path / "new" / "er" / "tiny"):
+            raise KeyboardInterrupt
+        assert names(tmp_path) == ["new"] * (number - 1)
+        (tmp_path / "new").mkdir(exist_ok=True)  # the second time it is not ours
+    sample.write(tmp_path / "new" / "er" / "tiny")
+    assert names(tmp_path / "new" / "er") == ["tiny"]
+
+
+def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match=r"file/a/tiny: no folder can be made there .* choose another place"):
+        sample.write(tmp_path / "file" / "a" / "tiny")
+    with pytest.raises(UsageError, match="no folder can be made there"):
+        sample.write(Path("/proc/tiny"))
 
 
 def test_a_target_that_appears_meanwhile_wins(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def test_the_bundle_is_called_after_model_and_profile(compile_: Compile, model: 
     assert (done.code, done.out, here()) == (0, "Tiny-Llama-bf16\n", ["Tiny-Llama-bf16"])
     assert done.err.startswith(f"{model} as bf16 for cpu-") and "3 comparisons, no bit differs" in done.err
     assert open_bundle("Tiny-Llama-bf16").manifest.name == "Tiny-Llama"
-    done = compile_(model, "--name", "mine", "--profile", "fp32", "--quiet", "--json")
+    done = compile_(model, "--name", "org/mine", "--profile", "fp32", "--quiet", "--json")
     facts, manifest = json.loads(done.out), open_bundle("mine-fp32").manifest
+    assert manifest.name == "org/mine"
     assert (done.code, done.err) == (0, "")
     assert (facts["path"], facts["build_id"], facts["content_id"]) == (
         "mine-fp32", manifest.build_id, manifest.content_id
@@ -206,6 +207,7 @@ def test_damaged_checkpoints(compile_: Compile, model: Path, tmp_path: Path) -> 
     os.truncate(short / "model.safetensors", (short / "model.safetensors").stat().st_size - 100)
     done = compile_(short, "-o", "b")
     assert done.code == 1 and "model.safetensors" in done.line
+    assert compile_("", "-o", "b").line.startswith("MODEL is empty")
     done = compile_(tmp_path / "none", "-o", "b")
     assert done.code in (1, 2) and "none" in done.line and here() == []
 
@@ -242,12 +244,12 @@ def test_a_full_disk(compile_: Compile, model: Path) -> None:
 def test_an_output_folder_that_cannot_be_written(compile_: Compile, model: Path) -> None:
     Path("file").write_text("x")
     done = compile_(model, "-o", "file/b")
-    assert done.code == 1 and "file" in done.line and here() == ["file"]
+    assert done.code == 2 and "file/b: no folder can be made there" in done.line and here() == ["file"]
     if os.geteuid() == 0:
         return
     Path("locked").mkdir(mode=0o555)
     done = compile_(model, "-o", "locked/b")
-    assert done.code == 1 and done.line.startswith("Permission denied: ")
+    assert done.code == 2 and "(Permission denied); choose another place" in done.line
 
 
 def test_ctrl_c_while_weights_are_written(compile_: Compile, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import subprocess
 import sys
 
 import click
 import pytest
 
+from tandem import __version__
 from tandem.command import run_command
 from tandem.errors import BundleCorrupt, TandemError, UsageError
 
@@ -71,6 +73,7 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
 
 PIPED = """
 import sys, click
+from tandem import __version__
 from tandem.command import run_command
 @click.command()
 def command():
@@ -88,3 +91,20 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert process.stderr.read() == b""
     assert process.wait() == 1
     process.stderr.close()
+
+
+def test_a_stdout_that_was_closed_before_is_no_error() -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", PIPED]
+    assert subprocess.run(closed, stderr=subprocess.PIPE).stderr == b""
+
+
+COMMANDS = ["artifacts.cli:cli", "compile.cli:command", "runtime.cli:run", "runtime.checks.cli:cli"]
+
+
+@pytest.mark.parametrize("room", COMMANDS)
+def test_every_command_knows_help_and_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, name = room.split(":")
+    command = getattr(importlib.import_module(f"tandem.{module}"), name)
+    for flag, word in (("-h", "Usage:"), ("--help", "Usage:"), ("--version", __version__)):
+        assert run_command(command, "tandem-test", [flag]) == 0
+        assert word in capsys.readouterr().out

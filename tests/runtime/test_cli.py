@@ -99,6 +99,8 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch)
         (("b", "--prompt", "x", "--temperature", "3"), "temperature"),
         (("b", "--prompt", "x", "--stop", ""), "--stop"),
         (("b", "--drafter", "magic"), "drafter"),
+        (("b", "--temperature", "1"), "--temperature goes with --prompt or --chat"),
+        (("b", "--prompt", "x", "--port", "0"), "--port goes with serving"),
         (("b", "--api-key", " ", "--port", "0"), "API key"),
         (("b", "--api-key", "\udcff"), "UTF-8"),
         (("b", "--served-model-name", "a\udcff"), "UTF-8"),
@@ -144,18 +146,19 @@ def test_a_port_in_use_is_found_before_the_bundle_is_opened(
 
 def test_a_chat_remembers_and_survives_a_failed_answer(capsys: pytest.CaptureFixture[str]) -> None:
     worker = ScriptedWorker([[*b"one", IM_END]])
-    lines = iter(["hi", "", "x" * 300, "again"])
+    lines = iter(["hi", "", "x" * 300, b"\xff", "again"])
 
     def read() -> str:
         try:
-            return next(lines)
+            line = next(lines)
+            return line if isinstance(line, str) else line.decode()  # as input() does where stdin is strict
         except StopIteration:
             raise EOFError from None
 
     terminal.chat(scripted_service(worker), terminal.Wishes(), read)
     out, err = capsys.readouterr()
     assert out == "one\none\n\n"
-    assert err.count("error: the prompt is") == 1
+    assert err.count("error: the prompt is") == err.count("error: the line is not utf-8 text") == 1
     second = (*HI_IDS, *b"one", IM_END, *b"\n", IM_START, *b"user\nagain", IM_END, *b"\n", IM_START, *b"assistant\n")
     assert [request.prompt for request in worker.requests] == [HI_IDS, second]
 
