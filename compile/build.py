@@ -67,7 +67,7 @@ def build_bundle(plan: Plan, checkpoint: Checkpoint, target: Path, *, replace: b
             library=library,
             programs=programs,
             threads=this_machine().cores,
-            advance=lambda step: progress.advance(0.25, step),
+            advance=lambda step: progress.advance(0.5, step),  # there are about 100
         )
         prices = {**found["prices"], "measured": _measured()}
         writer.add(layout.PRICES, _json(prices))
