@@ -61,6 +61,8 @@ def _check(manifest: Manifest) -> None:
     if absent := [path for path in layout.REQUIRED if path not in paths]:
         raise BundleCorrupt(f"{absent[0]}: required, but not listed in {layout.MANIFEST}")
     _check_entries(manifest)
+    if fault := manifest.geometry.geometry().fault():
+        raise _corrupt(f"{fault} - at `$.geometry`")
     if any(i >= manifest.geometry.vocab_size for i in manifest.tokenizer.stop_ids):
         raise _corrupt("an id outside the vocabulary - at `$.tokenizer.stop_ids`")
     if manifest.proof.differing:

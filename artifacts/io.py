@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -39,6 +40,20 @@ class Geometry:
         """Blocks that hold a full context and the rows of one verify behind it."""
         return -(-(self.context_length + MAX_TREE_ROWS) // self.page_tokens)
 
+    @property
+    def num_layers(self) -> int:
+        """Layers that a page spans."""
+        return self.page_bytes // (self.page_tokens * sum(groups * nbytes for groups, nbytes in self.kv_planes))
+
+    def fault(self) -> str | None:
+        """Why its numbers do not go together, or None."""
+        layer_bytes = self.page_tokens * sum(groups * nbytes for groups, nbytes in self.kv_planes)
+        if not layer_bytes or self.page_bytes % layer_bytes:
+            return f"page_bytes {self.page_bytes} is no multiple of the {layer_bytes} bytes that kv_planes draw"
+        if self.max_outputs > self.max_rows:
+            return f"max_outputs {self.max_outputs} is above max_rows {self.max_rows}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -51,7 +66,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:

@@ -136,7 +136,7 @@ def _check(program: Program, where: str) -> None:
 def _sound_regions(regions: tuple[Region, ...]) -> bool:
     names = [region.name for region in regions]
     known = len(set(names)) == len(names) and set(names) <= set(REGIONS)
-    return known and all(region.nbytes >= 0 and region.alignment in _ALIGNMENTS for region in regions)
+    return known and all(0 <= region.nbytes < 1 << 63 and region.alignment in _ALIGNMENTS for region in regions)
 
 
 def _sound_launches(program: Program) -> bool:

@@ -132,7 +132,7 @@ def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> Cpu
     from tandem.runtime.executor.cpu import CpuExecutor
     from tandem.runtime.executor.library import Library
 
-    programs = {kind: bundle.program(kind) for kind in bundle.kinds}
+    programs = {kind: bundle.program(kind) for kind in Kind}
     library = Library(bundle.library_path, threads or this_machine().cores)
     return CpuExecutor(Image(bundle.geometry, bundle.weights.data, library, programs), num_pages=num_pages)
 

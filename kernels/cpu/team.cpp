@@ -1,6 +1,8 @@
 // The team: threads that walk a program's launches together, one barrier per launch that needs one.
 // Threads spin for a moment and then sleep, so an idle team costs nothing.
 #include <atomic>
+#include <exception>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -26,12 +28,20 @@ inline void await_change(const std::atomic<uint32_t>& word, uint32_t seen) {
 }
 
 struct Team {
-  explicit Team(int threads) : threads(threads) {
-    for (int i = 1; i < threads; ++i) workers.emplace_back([this, i] { serve(i); });
-  }
+  explicit Team(int threads) : threads(threads) {}
   ~Team() {
     start(nullptr, 0);
     for (auto& worker : workers) worker.join();
+  }
+
+  // False when the system gives no more threads or memory; the destructor ends those that came.
+  bool gather() {
+    try {
+      for (int i = 1; i < threads; ++i) workers.emplace_back([this, i] { serve(i); });
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
   }
 
   void start(const tdm::Launch* next, int64_t length) {
@@ -83,7 +93,11 @@ extern "C" {
 
 int64_t tdm_abi() { return 1; }
 
-void* tdm_team_new(int64_t threads) { return new Team(static_cast<int>(threads)); }
+// Null when so many threads cannot be had.
+void* tdm_team_new(int64_t threads) {
+  auto team = std::make_unique<Team>(static_cast<int>(threads));
+  return team->gather() ? team.release() : nullptr;
+}
 
 void tdm_team_free(void* team) { delete static_cast<Team*>(team); }
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
-from tandem.errors import BundleCorrupt
+from tandem.device import this_machine
+from tandem.errors import BundleCorrupt, BundleMismatch
 from tandem.keys import Kind
+from tandem.runtime.executor import bounds
 from tandem.runtime.executor.base import Moves, Outcome, Rows
 from tandem.runtime.executor.library import LAUNCH, Library
 
@@ -42,19 +44,30 @@ def aligned(nbytes: int, *, poison: bool = False) -> np.ndarray:
     return region
 
 
-class Bound:
-    """A program with its pointers filled in. The arrays stay alive as long as it does.
+def _check_memory(wanted: int) -> None:
+    memory = this_machine().memory
+    if wanted > memory:
+        raise BundleMismatch(
+            f"scratch, io and KV take {wanted} bytes and this machine has {memory}; ask for a shorter context"
+        )
 
-    Raises BundleCorrupt where it wants more of a region than there is.
-    """
+
+def _check_regions(program: Program, layout: IoLayout, weight_bytes: int) -> None:
+    """Raises BundleCorrupt where a program was made for other memory than there is."""
+    page_bytes = layout.geometry.page_bytes
+    for region in program.regions:
+        most = {"weights": weight_bytes, "kv": page_bytes, "io": layout.nbytes, "scratch": region.nbytes}
+        held = most.get(region.name, 0)
+        if region.nbytes > held or (region.name == "io" and region.nbytes != held):
+            raise BundleCorrupt(
+                f"a program wants {region.nbytes} bytes of {region.name}, not {held}; rebuild the bundle"
+            )
+
+
+class Bound:
+    """A program with its pointers filled in. The arrays stay alive as long as it does."""
 
     def __init__(self, program: Program, library: Library, regions: dict[str, np.ndarray]) -> None:
-        for region in program.regions:
-            held = regions[region.name].nbytes if region.name in regions else 0
-            if region.nbytes > held:
-                raise BundleCorrupt(
-                    f"a program wants {region.nbytes} bytes of {region.name}, not {held}; rebuild the bundle"
-                )
         self._words = program.relocate({name: region.ctypes.data for name, region in regions.items()})
         kernels = np.array([library.address(k.symbol) for k in program.kernels], np.uint64)
         self.launches = np.zeros(len(program.launches), LAUNCH)
@@ -74,6 +87,10 @@ class CpuExecutor:
         self.geometry, self.num_pages = image.geometry, num_pages
         layout = IoLayout(image.geometry)
         scratch = max((r.nbytes for p in image.programs.values() for r in p.regions if r.name == "scratch"), default=0)
+        _check_memory(scratch + layout.nbytes + num_pages * image.geometry.page_bytes)
+        for program in image.programs.values():
+            _check_regions(program, layout, image.weights.nbytes)
+            bounds.check(program, [image.library.signature(k.symbol) for k in program.kernels], image.geometry)
         self._library = image.library
         self._regions = {
             "weights": image.weights,
@@ -112,9 +129,8 @@ class CpuExecutor:
         g = self.geometry
         held = np.asarray(block_table[: -(-length // g.page_tokens)], np.intp)
         pages = self._regions["kv"].reshape(self.num_pages, -1)[held]
-        num_layers = g.page_bytes // (g.page_tokens * sum(groups * size for groups, size in g.kv_planes))
         parts, offset = [], 0
-        for groups, size in g.kv_planes * num_layers:
+        for groups, size in g.kv_planes * g.num_layers:
             end = offset + groups * g.page_tokens * size
             plane = pages[:, offset:end].reshape(len(pages), groups, g.page_tokens, size)
             parts.append(plane.transpose(0, 2, 1, 3).reshape(-1, groups * size)[:length].tobytes())

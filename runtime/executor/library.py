@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.errors import BundleCorrupt, BundleMismatch, CapacityError
 
 ABI = 1
+KERNEL, SIGNATURE = "tdm_", "tdm_sig_"
+"""How a kernel's symbol begins, and that of the text that names its parameters."""
 LAUNCH = np.dtype([("kernel", "<u8"), ("args", "<u8"), ("wait", "<u8")])
 """tdm::Launch: a kernel's address, its argument words, whether a barrier stands before it."""
 
@@ -35,14 +37,27 @@ class Library:
         self._dll.tdm_team_free.argtypes = [ctypes.c_void_p]
         self._dll.tdm_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         self._team: int | None = self._dll.tdm_team_new(threads)
+        if self._team is None:
+            raise CapacityError(f"this system gives no {threads} threads (ulimit -u, memory); ask for fewer")
 
     def address(self, symbol: str) -> int:
         """Where a kernel lies in memory."""
+        self.signature(symbol)
+        return ctypes.cast(self._dll[symbol], ctypes.c_void_p).value or 0
+
+    def signature(self, symbol: str) -> tuple[str, ...]:
+        """A kernel's parameters in order, each a word such as "<x": see `kernels/cpu/tandem.h`.
+
+        BundleCorrupt for a symbol that is no kernel, though the process may hold a function of that name.
+        """
         try:
-            function = self._dll[symbol]
-        except AttributeError:
+            if not symbol.startswith(KERNEL):
+                raise ValueError(symbol)
+            text = ctypes.c_char.in_dll(self._dll, f"{SIGNATURE}{symbol.removeprefix(KERNEL)}")
+            _ = self._dll[symbol]
+        except (ValueError, AttributeError):
             raise BundleCorrupt(f"{self._path}: holds no kernel {symbol}; rebuild the bundle") from None
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
+        return tuple(ctypes.string_at(ctypes.addressof(text)).decode().split())
 
     def run(self, launches: np.ndarray) -> None:
         """Runs `launches` (dtype LAUNCH) to the end on the team."""

@@ -28,7 +28,7 @@ from tandem.artifacts.writer import BundleWriter
 from tandem.device import this_machine
 from tandem.keys import Kind
 
-GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 2048, ((2, 64), (2, 64)))
+GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 4096, ((2, 64), (2, 64)))
 PRICES = {"1024": {"extend": {"1": 2.0, "8": 3.0}, "plain": 2.0}, "step_ms": 0.1, "measured": "by hand"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,16 @@ def test_shapes_follow_the_geometry() -> None:
     assert shapes["token"] == shapes["move_target"] == (7,)
     assert shapes["ancestor"] == (7, 32) and shapes["block_table"] == (3, 6)
     assert shapes["output_row"] == shapes["argmax"] == shapes["gap"] == (5,) and shapes["logits"] == (5, 333)
+
+
+def test_numbers_that_do_not_go_together_have_a_fault() -> None:
+    sound = Geometry(64, 333, 8, 4, 2, 16, 3 * 16 * 96, ((1, 64), (2, 16)))
+    assert sound.fault() is None and sound.num_layers == 3
+    assert "page_bytes 4607 is no multiple of the 1536 bytes" in (replace(sound, page_bytes=4607).fault() or "")
+    assert "no multiple of the 0 bytes" in (replace(sound, kv_planes=()).fault() or "")
+    assert "max_outputs 9 is above max_rows 8" in (replace(sound, max_outputs=9).fault() or "")
+
+
+def test_sizes_beyond_64_bits_stay_true() -> None:
+    most = 2**31 - 1
+    assert IoLayout(Geometry(64, most, most, most, 2, 16, 4096)).fields["logits"].nbytes == 4 * most * most

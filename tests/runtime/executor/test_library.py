@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,3 +42,31 @@ def test_teams_start_and_end(threads: int) -> None:
         team.run(np.zeros(0, LAUNCH))
         team.close()
         team.close()
+
+
+def test_threads_that_cannot_be_had_are_one_clear_error() -> None:
+    """Under a limit of address space in which no hundred stacks fit; the process lives on and has a smaller team."""
+    script = f"""
+import resource
+from pathlib import Path
+from tandem.errors import CapacityError
+from tandem.runtime.executor.library import Library
+kib = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
+resource.setrlimit(resource.RLIMIT_AS, (kib * 1024 + (256 << 20),) * 2)
+try:
+    Library(Path({str(library())!r}), 400)
+except CapacityError as error:
+    print(error)
+Library(Path({str(library())!r}), 2).close()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "this system gives no 400 threads (ulimit -u, memory); ask for fewer\n"
+
+
+def test_signatures_are_the_kernels_own() -> None:
+    team = Library(library(), 1)
+    assert team.signature("tdm_add") == ("<count", "<x", "=x_stride", "<z", "=z_stride", ">y", "=y_stride", "=width")
+    for stranger in ("system", "tdm_run", "tdm_sig_add", "malloc", ""):
+        with pytest.raises(BundleCorrupt, match=f"holds no kernel {stranger}"):
+            team.address(stranger)
