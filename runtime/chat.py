@@ -57,6 +57,11 @@ class ChatTemplate:
             return self._compiled.render(given)
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise RequestError(f"the chat template refuses these messages: {error}", param="messages") from error
+        except (RecursionError, MemoryError) as error:
+            reason = (
+                "is nested without end" if isinstance(error, RecursionError) else "asks for more memory than there is"
+            )
+            raise RequestError(f"the chat template {reason}", param="messages") from error
 
     def _known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Templates older than the role `developer` know it as `system`."""

@@ -145,10 +145,14 @@ def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a bundle. Raises BundleCorrupt when it is none."""
+    """The tokenizer of a bundle, after it has encoded and decoded a few words. Raises BundleCorrupt when it cannot."""
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises the bare class
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.decode(tokenizer.encode("Hello, world 1!\n").ids)
+        return tokenizer
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers raises the bare class, and panics that are no Exception
         raise BundleCorrupt(f"{path}: not a tokenizer ({error}); compile the bundle again") from error

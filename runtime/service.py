@@ -62,7 +62,12 @@ class Service:
         except UnicodeEncodeError as error:
             raise RequestError("the prompt is not valid UTF-8 text", param="prompt") from error
         # As a batch: only that lets other threads run meanwhile, and a long text takes seconds.
-        return tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+        try:
+            return tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the tokenizers library is no Exception
+            raise RequestError(f"the bundle's tokenizer fails at this prompt: {error}", param="prompt") from error
 
     def request(
         self,

@@ -102,3 +102,17 @@ def test_smollm2_against_transformers(smollm2_gguf: Path) -> None:
         talk, chat_template=checkpoint.chat_template, add_generation_prompt=True, tokenize=True, return_dict=False
     )
     assert tokenizer.encode(text, add_special_tokens=False).ids == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "nested without end"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested without end"),
+        ("{{ 'a' * 10 ** 18 }}", "more memory than there is"),
+    ],
+)
+def test_templates_without_measure_are_refused(source: str, line: str) -> None:
+    with pytest.raises(RequestError, match=line) as caught:
+        ChatTemplate(source).render([{"role": "user", "content": "Hi"}])
+    assert (caught.value.status, caught.value.param) == (400, "messages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +100,21 @@ def test_what_is_no_bundle_and_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BundleCorrupt, match=r"tokenizer\.json"):
         read_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "zz"}},
+    ],
+    ids=["panics when read", "encodes nothing"],
+)
+def test_tokenizers_that_fail_are_refused_at_load(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(byte_tokenizer().to_str()) | change))
+    with pytest.raises(BundleCorrupt, match="not a tokenizer"):
+        read_tokenizer(path)
 
 
 @pytest.mark.smollm2
