@@ -19,8 +19,7 @@ from tandem.artifacts.reader import open_bundle
 from tandem.artifacts.writer import BundleWriter
 from tandem.errors import BundleCorrupt, TandemError, UsageError
 from tests.artifacts import sample
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.children import environment
 
 
 def names(folder: Path) -> list[str]:
@@ -177,7 +176,7 @@ with BundleWriter(Path(sys.argv[1])) as writer:
 
 def _compile_elsewhere(target: Path, ending: str) -> subprocess.Popen[str]:
     code = [sys.executable, "-c", CRASH.format(ending=ending), str(target)]
-    process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None and process.stdout.readline() == "filled\n"
     return process
 

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
+from tests.children import environment
 from tests.service import PATIENCE
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SERVER = """
 from tandem.runtime.serve import bind, serve
 from tests.service import ScriptedWorker, scripted_service
@@ -32,7 +31,7 @@ def server(context: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that answers with one byte a millisecond, up to the end of its context; yields it and host:port."""
     code = SERVER.format(rounds=[[65]], context=context)
     words = [sys.executable, "-c", code]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
