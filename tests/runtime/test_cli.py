@@ -132,9 +132,7 @@ def test_no_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert err.startswith("error: ") and "none" in err and err.count("\n") == 1
 
 
-def test_a_port_in_use_is_found_before_the_bundle_is_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_found_before_the_bundle_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
