@@ -29,6 +29,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     name: (name,) for name in ("token", "position", "slot", "prefix", "ancestor", "block_table", "argmax", "gap")
 } | {"lane": ("lane", "move_lane"), "row": ("output_row",), "source": ("move_source",), "target": ("move_target",)}
 """Arguments that only these fields of io may be: they hold indices, or come back to the host."""
+HOMES = (
+    dict.fromkeys(("k_cache", "v_cache"), "kv")
+    | dict.fromkeys(("weight", "bias", "cos", "sin"), "weights")
+    | dict.fromkeys(("count", *FIELDS), "io")
+)
+"""Regions of arguments; rows of a pass lie in scratch or in io."""
 
 _Extents = dict[str, tuple[str, ...]]
 _WIDE: _Extents = dict.fromkeys(("x", "z", "delta", "sum", "y", "weight", "logits"), ("width",))
@@ -86,12 +92,12 @@ class _Bounds:
         if region == CONSTANT:
             return None if name in OPTIONAL and value == 0 else "points nowhere"
         place, fields = self.program.regions[region].name, self.layout.fields
-        if place == "weights" and kind != "<":
-            return "would be written to the weights"
+        if place != (home := HOMES.get(name, place if place in ("io", "scratch") else "scratch")):
+            return f"is in {place}, not in {home}"
         if name == "count":
-            fits = place == "io" and value - fields["counts"].offset in (0, 4, 8)
+            fits = value - fields["counts"].offset in (0, 4, 8)
         elif name in FIELDS:
-            fits = place == "io" and value in [fields[field].offset for field in FIELDS[name]]
+            fits = value in [fields[field].offset for field in FIELDS[name]]
         else:
             fits = place != "io" or value == fields["logits"].offset
         return None if fits else f"is byte {value} of {place}, which is another field"

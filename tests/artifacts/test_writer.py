@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tandem.artifacts import layout, staging
-from tandem.artifacts.manifest import ProofSummary, TokenizerFacts, encode
+from tandem.artifacts.manifest import GeometryRecord, ProofSummary, TokenizerFacts, encode
 from tandem.artifacts.reader import open_bundle
 from tandem.artifacts.writer import BundleWriter
 from tandem.errors import BundleCorrupt, TandemError, UsageError
@@ -60,6 +61,9 @@ def test_an_unsound_draft_is_not_published(tmp_path: Path) -> None:
         sample.write(tmp_path / "tiny", tokenizer=outside)
     with pytest.raises(BundleCorrupt, match="exact arithmetic with differing cases"):
         sample.write(tmp_path / "tiny", proof=ProofSummary(cases=2, differing=1))
+    page = replace(sample.GEOMETRY, page_bytes=4095)
+    with pytest.raises(BundleCorrupt, match=r"page_bytes 4095 is no multiple of .* - at `\$\.geometry`"):
+        sample.write(tmp_path / "tiny", geometry=GeometryRecord.of(page))
     with pytest.raises(BundleCorrupt, match="two entries with one key"):
         sample.write(tmp_path / "tiny", entries=sample.draft().entries * 2)
     with BundleWriter(tmp_path / "tiny") as writer, pytest.raises(BundleCorrupt, match=r"weights.*: required"):
