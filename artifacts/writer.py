@@ -65,10 +65,6 @@ class BundleWriter:
         with open(self.path(name), "xb") as file:
             file.write(data)
 
-    def add_file(self, name: str, source: Path) -> None:
-        """Copies the file `source` to `name`."""
-        shutil.copyfile(source, self.path(name))
-
     def add_kernel(self, data: bytes) -> str:
         """Writes a native library under its digest, which it returns."""
         sha256 = digest.sha256_bytes(data)

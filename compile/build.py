@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem.artifacts import layout
-from tandem.artifacts.digest import sha256_file
 from tandem.artifacts.manifest import (
     Draft,
     EntryRecord,
@@ -81,10 +81,9 @@ def build_bundle(plan: Plan, checkpoint: Checkpoint, target: Path, *, replace: b
 
 
 def _add_library(writer: BundleWriter, isa: str) -> Path:
-    draft = build_library(isa, writer.path(layout.KERNELS + "library.so"))
-    path = writer.path(layout.kernel_file(sha256_file(draft)))
-    draft.rename(path)
-    return path
+    with TemporaryDirectory() as folder:
+        sha256 = writer.add_kernel(build_library(isa, Path(folder) / "library.so").read_bytes())
+    return writer.path(layout.kernel_file(sha256))
 
 
 def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path) -> dict[Kind, Path]:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-
 
 class ChatTemplate:
     """A compiled template. `source` None stands for a bundle without one; rendering then is an error.

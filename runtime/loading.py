@@ -18,14 +18,11 @@ from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
-    import numpy as np
     from tokenizers import Tokenizer
 
     from tandem.artifacts.io import Geometry
-    from tandem.artifacts.program import Program
     from tandem.artifacts.reader import Bundle
     from tandem.runtime.executor.cpu import CpuExecutor
-    from tandem.runtime.executor.library import Library
 
 log = logging.getLogger("tandem.runtime")
 
@@ -45,16 +42,6 @@ class LoadOptions:
     max_queue: int = 64
     trust_native: bool = False
     served_model_name: str | None = None
-
-
-@dataclass(slots=True)
-class Image:
-    """A bundle in memory, as an executor takes it."""
-
-    geometry: Geometry
-    weights: np.ndarray
-    library: Library
-    programs: dict[Kind, Program]
 
 
 def load(path: Path, options: LoadOptions | None = None) -> Service:
@@ -129,7 +116,7 @@ def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]
 
 def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> CpuExecutor:
     """An executor over `bundle` with a KV pool of `num_pages` and a team of `threads` (default: one a core)."""
-    from tandem.runtime.executor.cpu import CpuExecutor
+    from tandem.runtime.executor.cpu import CpuExecutor, Image
     from tandem.runtime.executor.library import Library
 
     programs = {kind: bundle.program(kind) for kind in Kind}

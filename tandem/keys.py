@@ -11,7 +11,6 @@ from enum import StrEnum
 MAX_TREE_ROWS = 32
 """Rows of the widest verify: the anchor and at most 31 drafted nodes."""
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 FIRST_CONTEXT_CLASS = 1024
 
 

@@ -21,9 +21,8 @@ from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.kernels.build import read_signatures
 from tandem.keys import Kind
-from tandem.runtime.executor.cpu import CpuExecutor
+from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
-from tandem.runtime.loading import Image
 from tandem.runtime.rows import Span, commit_moves, extend_rows, verify_rows
 from tandem.tree import DraftTree
 from tests.kernels.harness import library

@@ -21,9 +21,8 @@ from tandem.runtime.checks import pricing
 from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.proof import TEXT, Proof
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
-from tandem.runtime.executor.cpu import CpuExecutor
+from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
-from tandem.runtime.loading import Image
 
 
 class Staged(msgspec.Struct, forbid_unknown_fields=True):

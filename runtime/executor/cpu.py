@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,8 +25,9 @@ POISON = 0xFF
 """Bytes that read as NaN in fp32 and bf16 alike."""
 
 
-class Image(Protocol):
-    """What the executor takes from an opened bundle."""
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the executor takes from an opened bundle; `weights` is the whole file, uint8."""
 
     geometry: Geometry
     weights: np.ndarray

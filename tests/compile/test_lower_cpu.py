@@ -22,9 +22,8 @@ from tandem.errors import LoweringError
 from tandem.kernels import add_rms_norm, argmax_gap, embedding, gather_rows, linear, rms_norm, swiglu
 from tandem.kernels.build import read_signatures
 from tandem.keys import Kind
-from tandem.runtime.executor.cpu import CpuExecutor
+from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
-from tandem.runtime.loading import Image
 from tandem.runtime.rows import Span, extend_rows
 from tests.kernels.harness import error, library
 

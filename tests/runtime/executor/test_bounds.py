@@ -14,9 +14,8 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleMismatch
 from tandem.keys import Kind
 from tandem.runtime.executor.bounds import check
-from tandem.runtime.executor.cpu import CpuExecutor
+from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
-from tandem.runtime.loading import Image
 from tests.compile.models import oracle
 from tests.kernels.harness import library
 from tests.staged import Staged, stage

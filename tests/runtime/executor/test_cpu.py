@@ -17,9 +17,8 @@ from tandem.errors import BundleCorrupt
 from tandem.kernels.build import read_signatures
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Rows
-from tandem.runtime.executor.cpu import CpuExecutor, aligned
+from tandem.runtime.executor.cpu import CpuExecutor, Image, aligned
 from tandem.runtime.executor.library import Library
-from tandem.runtime.loading import Image
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
 from tests.kernels.harness import library
