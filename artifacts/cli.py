@@ -1,57 +1,68 @@
-"""`tandem-bundle`: what a bundle is, and whether it is as it was sealed.
+"""`tandem-bundle`: a group of commands, each loaded only when it is asked for or listed.
 
-Knows nothing of serving or compiling.
+Other rooms and packages add commands through the entry points `tandem.bundle_commands`; nothing is known of them here.
 """
 
 from __future__ import annotations
 
-import json
+import importlib
 import sys
-from pathlib import Path
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
 from tandem import __version__
-from tandem.artifacts import report, trust
-from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
+from tandem.errors import UsageError
 
-_BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+COMMANDS = {
+    "inspect": "tandem.artifacts.commands.inspect",
+    "verify": "tandem.artifacts.commands.verify",
+}
+"""This room's commands in the order of the help page; each module calls its own `command`."""
+
+ENTRY_POINTS = "tandem.bundle_commands"
+"""Group of `name = module:command [extra]`; the extra is what the command needs. Its module is listed by every
+help page, so it imports what is heavy where it is used."""
 
 
-@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *sorted(set(entry_points(group=ENTRY_POINTS).names) - set(COMMANDS))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if module := COMMANDS.get(cmd_name):
+            return importlib.import_module(module).command
+        for found in entry_points(group=ENTRY_POINTS, name=cmd_name):
+            return _load(found)
+        return None
+
+
+def _load(found: EntryPoint) -> click.Command:
+    try:
+        return found.load()
+    except ModuleNotFoundError as error:
+        return _absent(found, error.name)
+
+
+def _absent(found: EntryPoint, module: str | None) -> click.Command:
+    """Stands for a command whose extra is not installed: listed, and refused with what to install."""
+    package = found.dist.name if found.dist else "tandem-llm"
+    remedy = f"pip install '{package}[{','.join(found.extras)}]'" if found.extras else f"pip install {module}"
+
+    def refuse() -> None:
+        raise UsageError(f"tandem-bundle {found.name} needs {module}, which is not installed: {remedy}")
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(
+        found.name, callback=refuse, context_settings=anything, add_help_option=False, short_help=f"Needs {remedy}."
+    )
+
+
+@click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
     """Looks at bundles: what they are, where they may run and why not."""
-
-
-@cli.command()
-@_BUNDLE
-@_JSON
-def inspect(bundle: Path, as_json: bool) -> None:
-    """What BUNDLE is, where it may run and why not, what it holds and what it costs."""
-    facts = report.facts(open_bundle(bundle))
-    click.echo(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(report.lines(facts)))
-
-
-@cli.command()
-@_BUNDLE
-@_JSON
-@click.option("--trust-native", is_flag=True, help="Accept native code that was not built on this machine.")
-def verify(bundle: Path, as_json: bool, trust_native: bool) -> None:
-    """Check every byte of BUNDLE, and that its native code was built here; exit code 1 names what is wrong."""
-    opened = open_bundle(bundle)
-    manifest = opened.manifest
-    total = sum(file.size for file in manifest.files)
-    with click.progressbar(length=total, label="Verifying", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        opened.verify(bar.update)
-    trust.require(manifest, trust_native)
-    if as_json:
-        ids = {"build_id": manifest.build_id, "content_id": manifest.content_id}
-        click.echo(json.dumps({"path": str(bundle), "files": len(manifest.files), "bytes": total, **ids}, indent=2))
-    else:
-        click.echo(f"{bundle}: {len(manifest.files)} files, {total:,} bytes as sealed, content {manifest.content_id}")
 
 
 def main() -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import click
 import pytest
 
+from tandem.artifacts import cli as door
 from tandem.artifacts import layout
 from tandem.artifacts.cli import cli
 from tandem.artifacts.reader import open_bundle
@@ -102,3 +106,50 @@ def test_bad_prices_are_named(
     for command in ("inspect", "verify"):
         code, _, err = run(capsys, command, tmp_path / "tiny")
         assert code == 1 and err == "error: prices.json: no JSON object\n"
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes other packages' commands appear as if they were installed."""
+
+    def install(**values: str) -> None:
+        points = EntryPoints(EntryPoint(name, value, door.ENTRY_POINTS) for name, value in values.items())
+        monkeypatch.setattr(door, "entry_points", lambda **wanted: points.select(**wanted))
+
+    return install
+
+
+@click.command("greet")
+@click.argument("who")
+def greet(who: str) -> None:
+    """Says good day."""
+    click.echo(f"good day, {who}")
+
+
+def test_other_packages_add_commands(register: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    register(greet=f"{__name__}:greet")
+    assert run(capsys, "greet", "you") == (0, "good day, you\n", "")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0 and "Says good day." in out and "Check every byte" in out
+    code, _, err = run(capsys, "gret")
+    assert code == 2 and err.startswith("error: No such command 'gret'.")
+
+
+def test_a_command_of_theirs_does_not_take_the_name_of_ours(
+    register: Callable[..., None], sealed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(verify=f"{__name__}:greet")
+    assert "as sealed" in run(capsys, "verify", sealed)[1]
+
+
+def test_a_command_without_its_extra_says_what_to_install(
+    register: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(carve="nowhere_to_be_found.carve:command [stone,chisel]")
+    remedy = "pip install 'tandem-llm[stone,chisel]'"
+    for arguments in (["a", "--deep"], ["--help"], []):
+        code, out, err = run(capsys, "carve", *arguments)
+        assert (code, out) == (2, "")
+        assert err == f"error: tandem-bundle carve needs nowhere_to_be_found, which is not installed: {remedy}\n"
+    code, out, _ = run(capsys, "--help")
+    assert code == 0 and f"Needs {remedy}." in out

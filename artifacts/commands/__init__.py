@@ -1,0 +1,1 @@
+"""The commands of `tandem-bundle`, one module each: its `command`, loaded when it is asked for."""
