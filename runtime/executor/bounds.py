@@ -6,9 +6,11 @@ which argument stands in tables; nothing else here knows a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+
+import numpy as np
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, Program
@@ -21,7 +23,7 @@ Signature = Sequence[str]
 REMEDY = "rebuild the bundle"
 MOST = 1 << 31
 """Whole numbers of a launch stay below it."""
-OPTIONAL = ("bias",)
+OPTIONAL = ("bias", "delta", "norm", "sum")
 PANEL, LANES = 32, 16
 """Matrices are padded to panels of so many rows, heads in value pages to so many elements."""
 
@@ -31,26 +33,30 @@ FIELDS: dict[str, tuple[str, ...]] = {
 """Arguments that only these fields of io may be: they hold indices, or come back to the host."""
 HOMES = (
     dict.fromkeys(("k_cache", "v_cache"), "kv")
-    | dict.fromkeys(("weight", "bias", "cos", "sin"), "weights")
+    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin"), "weights")
     | dict.fromkeys(("count", *FIELDS), "io")
 )
 """Regions of arguments; rows of a pass lie in scratch or in io."""
 
 _Extents = dict[str, tuple[str, ...]]
+INPUTS = ("x", "delta", "norm", "sum")
 _WIDE: _Extents = dict.fromkeys(("x", "z", "delta", "sum", "y", "weight", "logits"), ("width",))
 _HEADS: _Extents = dict.fromkeys("qxy", ("heads", "head_dim"))
 EXTENTS: dict[str, _Extents] = {
     **dict.fromkeys(("add", "mul", "add_rms_norm", "gather_rows", "argmax_gap"), _WIDE),
     "rms_norm": {"x": ("groups", "width"), "weight": ("width",), "y": ("groups", "width")},
     "swiglu": {"x": ("two", "width"), "y": ("width",)},
-    "embedding": {"weight": ("vocab", "k"), "y": ("k",)},
-    "linear": {"x": ("k",), "weight": ("panels", "k"), "bias": ("n",), "y": ("n",)},
+    "embedding": {"weight": ("vocab", "stored"), "y": ("k",)},
+    "linear": {"weight": ("panels", "stored"), "bias": ("n",), "y": ("outputs",)} | dict.fromkeys(INPUTS, ("k",)),
     "rotary": _HEADS | {"cos": ("positions", "half"), "sin": ("positions", "half")},
     "kv_write": {"k": ("kv_heads", "head_dim"), "v": ("kv_heads", "head_dim")},
     "attention": _HEADS,
     "attention_tree": _HEADS,
 }
-"""By kernel, less its dtype: elements of an argument's row where it has a stride, of the whole where it has none."""
+"""By kernel, less its format: elements of an argument's row where it has a stride, of the whole where it has none."""
+STORED = {"fp32": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (5 / 8, 0)}
+"""Bytes that one output of a matrix takes: so many per input, and so many more. Low-bit inputs come in groups."""
+GROUP = 32
 CACHE: _Extents = {"k_cache": ("page", "kv_heads", "head_dim"), "v_cache": ("page", "kv_heads", "padded")}
 
 
@@ -63,12 +69,34 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
     for kernel, signature in zip(program.kernels, signatures, strict=True):
         if kernel.num_params != len(signature):
             raise BundleCorrupt(f"{kernel.symbol} takes {len(signature)} arguments, not {kernel.num_params}; {REMEDY}")
+
+    def fault(which: int, arguments: Sequence[tuple[int, int]]) -> str | None:
+        return bounds.fault(program.kernels[which].symbol.removeprefix("tdm_"), signatures[which], arguments)
+
+    if all(fault(which, arguments) is None for which, arguments in _farthest(program)):
+        return
     params = list(zip(program.params["region"].tolist(), program.params["value"].tolist(), strict=True))
     for i, (which, first, count, _) in enumerate(program.launches.tolist()):
-        symbol = program.kernels[which].symbol
-        values = dict(zip(signatures[which], params[first : first + count], strict=True))
-        if fault := bounds.fault(symbol.removeprefix("tdm_"), values):
-            raise BundleCorrupt(f"launch {i}, {symbol}: {fault}; {REMEDY}")
+        if found := fault(which, params[first : first + count]):
+            raise BundleCorrupt(f"launch {i}, {program.kernels[which].symbol}: {found}; {REMEDY}")
+
+
+def _farthest(program: Program) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """(kernel, arguments) that stand for all launches of a program: layers differ by where their pointers lie.
+
+    Launches of one kernel that share regions, constants and fields of io are one, each pointer at its farthest: a
+    fault of any of them is one of these.
+    """
+    region, value = program.params["region"], program.params["value"]
+    free = [i for i, memory in enumerate(program.regions) if memory.name != "io"]
+    regions, fixed = region.tolist(), np.where(np.isin(region, free), 0, value).tolist()
+    alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for which, first, count, _ in program.launches.tolist():
+        span = slice(first, first + count)
+        alike.setdefault((which, tuple(regions[span]), tuple(fixed[span])), []).append(first)
+    for (which, where, _), firsts in alike.items():
+        places = np.array(firsts)[:, None] + np.arange(len(where))
+        yield which, list(zip(where, value[places].max(axis=0).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +105,15 @@ class _Bounds:
     geometry: Geometry
     layout: IoLayout
 
-    def fault(self, kernel: str, values: dict[str, tuple[int, int]]) -> str | None:
-        """Why a launch may not run. `values` holds (region, value) by a parameter's word in the signature."""
+    def fault(self, kernel: str, signature: Signature, arguments: Sequence[tuple[int, int]]) -> str | None:
+        """Why a launch may not run; `arguments` are (region, value) in the signature's order."""
+        values = dict(zip(signature, arguments, strict=True))
         for word, (region, value) in values.items():
             if fault := self._kind(word[0], word[1:], region, value):
                 return f"{word[1:]} {fault}"
+        given = {word[1:] for word, (region, _) in values.items() if region != CONSTANT}
+        if len(given & {"delta", "sum"}) == 1:
+            return "delta and sum come together"
         numbers = {word[1:]: value for word, (_, value) in values.items() if word[0] == "="}
         return self._baked(numbers) or self._extents(kernel, numbers, values)
 
@@ -110,11 +142,15 @@ class _Bounds:
                 return f"{name} is {numbers[name]}, the geometry gives {wanted}"
         if "kv_heads" in numbers and (not numbers["kv_heads"] or numbers.get("heads", 0) % numbers["kv_heads"]):
             return f"kv_heads is {numbers['kv_heads']}, which does not divide the heads"
+        if numbers.get("gated") and numbers["n"] % (2 * PANEL):
+            return f"n is {numbers['n']}, no whole panels of gates and partners"
         return None
 
     def _extents(self, kernel: str, numbers: dict[str, int], values: dict[str, tuple[int, int]]) -> str | None:
-        g, named = self.geometry, kernel.endswith(("_fp32", "_bf16"))
-        stem, item = (kernel[:-5], 2 if kernel.endswith("_bf16") else 4) if named else (kernel, 4)
+        g, (stem, _, form) = self.geometry, kernel.rpartition("_")
+        stem, form = (stem, form) if form in STORED else (kernel, "fp32")
+        each, more = STORED[form]
+        inputs = _padded(numbers.get("k", 0), 1 if form in ("fp32", "bf16") else GROUP)
         sizes = numbers | {
             "two": 2,
             "page": g.page_tokens,
@@ -122,6 +158,8 @@ class _Bounds:
             "panels": _padded(numbers.get("n", 0), PANEL),
             "padded": _padded(numbers.get("head_dim", 0), LANES),
             "positions": g.context_length + MAX_TREE_ROWS,
+            "outputs": numbers.get("n", 0) // (2 if numbers.get("gated") else 1),
+            "stored": int(inputs * each) + more,
         }
         place = values["<count"][1] - self.layout.fields["counts"].offset
         capacity = {0: g.max_rows, 4: g.max_outputs, 8: g.max_rows}[place]
@@ -132,8 +170,9 @@ class _Bounds:
                 continue
             stride = numbers.get(f"{name}_stride")
             elements = prod(sizes[size] for size in extents[name]) + (capacity - 1) * (stride or 0)
-            # Rows of a pass and biases are fp32 in every kernel; a kernel's dtype is that of its matrix or cache.
-            end = value + elements * (4 if stride is not None or name == "bias" else item)
+            # What is neither a matrix nor the cache is fp32 in every kernel.
+            item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
+            end = value + elements * item
             if end > (memory := self.program.regions[region]).nbytes:
                 return f"{name} ends at byte {end} of {memory.name}, which has {memory.nbytes}"
         return None

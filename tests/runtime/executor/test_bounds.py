@@ -92,6 +92,18 @@ def test_a_launch_that_reaches_outside_is_named(
         check(program, signatures(program), staged.composer.geometry)
 
 
+@pytest.mark.parametrize("layer", [0, 1, -1])
+def test_a_single_launch_among_its_like_is_found(staged: Staged, signatures: Signatures, layer: int) -> None:
+    program = staged.programs[Kind.EXTEND]
+    which = [k.symbol for k in program.kernels].index("tdm_linear_bf16")
+    place = [i for i, launch in enumerate(program.launches) if launch["kernel"] == which][layer]
+    params = program.params.copy()
+    argument = program.launches[place]["first_param"] + signatures(program)[which].index("<weight")
+    params["value"][argument] = staged.weights.data.nbytes - 64
+    with pytest.raises(BundleCorrupt, match=f"launch {place}, tdm_linear_bf16: weight ends at byte"):
+        check(replace(program, params=params), signatures(program), staged.composer.geometry)
+
+
 def test_arguments_are_as_many_as_the_kernel_takes(staged: Staged, signatures: Signatures) -> None:
     program = staged.programs[Kind.EXTEND]
     kernels = tuple(replace(kernel, num_params=kernel.num_params - 1) for kernel in program.kernels)
