@@ -17,7 +17,7 @@ Progress = Callable[[int], None]
 Leaf = tuple[str, int, str]
 """Path, size in bytes, sha256 as 64 hex digits."""
 
-_CHUNK = 4 << 20
+_CHUNK = 256 << 10
 
 
 def sha256_bytes(data: bytes) -> str:
