@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tandem.artifacts import canonical, digest, layout
+from tandem.artifacts import canonical, layout
 from tandem.artifacts.manifest import Manifest, encode
 from tandem.errors import BundleCorrupt, BundleMismatch
 
@@ -67,14 +67,27 @@ def _check(manifest: Manifest) -> None:
         raise _corrupt("an id outside the vocabulary - at `$.tokenizer.stop_ids`")
     if manifest.proof.differing:
         raise _corrupt("exact arithmetic with differing cases - at `$.proof.differing`")
-    for field, wanted in (
-        ("build_id", digest.build_id(manifest.resolved)),
-        ("content_id", manifest.compute_content_id()),
+    if manifest.quality and (fault := manifest.quality.fault()):
+        raise _corrupt(f"{fault} - at `$.quality`")
+    _check_resolved(manifest)
+    identified = manifest.identified()
+    for field in ("build_id", "content_id", "measured_id"):
+        if getattr(manifest, field) != (wanted := getattr(identified, field)):
+            raise _corrupt(f"its fields give {field} {wanted}, not what it says - at `$.{field}`")
+
+
+def _check_resolved(manifest: Manifest) -> None:
+    """What is said twice is said once the same: a build id stands for these very fields."""
+    resolved = manifest.resolved
+    kinds = tuple(dict.fromkeys(entry.kind for entry in manifest.entries))
+    for field, said, meant in (
+        ("device", manifest.device, resolved.device),
+        ("profile", manifest.profile, resolved.profile.get("name")),
+        ("geometry", manifest.geometry, resolved.geometry),
+        ("entries", kinds, resolved.entries),
     ):
-        if getattr(manifest, field) != wanted:
-            raise BundleCorrupt(
-                f"{layout.MANIFEST}: its fields give {field} {wanted}, not what it says - at `$.{field}`"
-            )
+        if said != meant:
+            raise _corrupt(f"another {field} than the configuration's - at `$.resolved.{field}`")
 
 
 def _check_entries(manifest: Manifest) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 MANIFEST = "manifest.json"
+SIGNATURE = "model.sig"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"
 PRICES = "prices.json"
 PROOF = "proof.json"
 ORACLE = "oracle.json"
-REPORT = "report/report.md"
-STAIRCASE = "report/staircase.svg"
+REPORTS = "report/"
+REPORT = f"{REPORTS}report.md"
+STAIRCASE = f"{REPORTS}staircase.svg"
 PROGRAMS = "programs/"
 KERNELS = "kernels/"
 
@@ -42,14 +44,19 @@ def kernel_file(sha256: str) -> str:
     return f"{KERNELS}{sha256}.so"
 
 
+def is_measured(path: str) -> bool:
+    """Whether a second build may write other bytes there: the clock decides them, not the configuration."""
+    return path == PRICES or path.startswith(REPORTS)
+
+
 def path_fault(path: str) -> str | None:
     """Why `path` may not be listed in a bundle, or None: a fault here could lead out of the folder."""
     if not path or len(path) > MAX_PATH_CHARS:
         return f"is empty or over {MAX_PATH_CHARS} characters"
     if path.startswith("/"):
         return "is absolute"
-    if path == MANIFEST:
-        return "is the manifest itself"
+    if path in (MANIFEST, SIGNATURE):
+        return "is the manifest or the signature, which list the others"
     for part in path.split("/"):
         if part in ("", ".", ".."):
             return f"holds the part {part!r}"

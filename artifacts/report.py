@@ -13,6 +13,10 @@ import msgspec
 from tandem.artifacts import layout, trust
 from tandem.artifacts.reader import Bundle
 
+_COPIED = (
+    *("name", "family", "profile", "device", "arithmetic", "geometry", "entries", "tokenizer", "host", "proof"),
+    *("quality", "build_id", "content_id", "measured_id"),
+)
 _ORIGIN = {
     trust.Origin.HERE: "native code was built on this machine",
     trust.Origin.ELSEWHERE: "native code comes from elsewhere: tandem-run wants --trust-native",
@@ -24,11 +28,10 @@ def facts(bundle: Bundle) -> dict[str, Any]:
     """Everything worth knowing, in plain JSON values."""
     manifest, fit = bundle.manifest, bundle.fit()
     sizes = {file.path: file.size for file in manifest.files}
-    copied = ("name", "family", "profile", "device", "arithmetic", "geometry", "entries", "tokenizer", "host", "proof")
     return {
         "path": str(bundle.path),
         "format": manifest.format,
-        **msgspec.to_builtins({name: getattr(manifest, name) for name in copied}),
+        **msgspec.to_builtins({name: getattr(manifest, name) for name in _COPIED}),
         "bytes": sum(sizes.values()),
         "files": sizes,
         "prices": price_summary(bundle.prices),
@@ -37,8 +40,6 @@ def facts(bundle: Bundle) -> dict[str, Any]:
             "reasons": [{"field": r.field, "wanted": r.wanted, "found": r.found} for r in fit.reasons],
         },
         "origin": trust.origin(manifest).value,
-        "build_id": manifest.build_id,
-        "content_id": manifest.content_id,
     }
 
 
@@ -64,6 +65,7 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
     kinds = dict.fromkeys(entry["kind"] for entry in facts["entries"])
     yield f"{facts['name']}: {facts['family']}, profile {facts['profile']}, device {facts['device']}"
     yield f"  arithmetic  {facts['arithmetic']}: {proof['cases']:,} cases compared, {proof['differing']:,} differ"
+    yield from _quality_lines(facts["quality"])
     yield (
         f"  capacity    {geometry['context_length']:,} tokens of context, {geometry['max_lanes']} lanes, "
         f"{geometry['max_rows']} rows a pass, pages of {geometry['page_tokens']} tokens"
@@ -77,6 +79,22 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"  origin      {_ORIGIN[trust.Origin(facts['origin'])]}"
     yield f"  build_id    {facts['build_id']}"
     yield f"  content_id  {facts['content_id']}"
+    yield f"  measured_id {facts['measured_id']}"
+
+
+def _quality_lines(quality: dict[str, Any] | None) -> Iterator[str]:
+    if quality is None:
+        return
+    agreement, reference = quality["agreement"], quality["reference"]
+    held = "within its limits" if quality["held"] else "NOT within its limits"
+    yield f"  quality     {held}, against {reference} of the same checkpoint"
+    for text in quality["texts"]:
+        loss, before = text["loss"], text["reference_loss"]
+        yield f"              {text['name']}: loss {loss:.4f}, {before:.4f} before, {text['tokens']:,} tokens"
+    yield (
+        f"              same choice at {agreement['equal']:,} of {agreement['positions']:,} positions, "
+        f"at {agreement['confident_equal']:,} of {agreement['confident']:,} confident ones"
+    )
 
 
 def _price_lines(prices: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Whose native code may be loaded: that of bundles sealed by this user on this machine, or with an explicit flag.
 
-Knows nothing of what the code does. The key never leaves its file; bundles carry a code over their content id.
+Knows nothing of what the code does. The key never leaves its file; bundles carry a code over their ids.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def prepare() -> None:
         _make_key()
 
 
-def seal(content_id: str) -> BuiltHere:
-    """Marks content as built here; makes the key on first use. BundleUntrusted for a key others may read."""
+def seal(content_id: str, measured_id: str) -> BuiltHere:
+    """Marks both as built here; makes the key on first use. BundleUntrusted for a key others may read."""
     key = _read_key() or _make_key()
-    return BuiltHere(key=_key_id(key), token=_token(key, content_id))
+    return BuiltHere(key=_key_id(key), token=_token(key, content_id, measured_id))
 
 
 def origin(manifest: Manifest) -> Origin:
@@ -56,7 +56,8 @@ def origin(manifest: Manifest) -> Origin:
     key, built = _read_key(), manifest.built_here
     if key is None or built is None or built.key != _key_id(key):
         return Origin.ELSEWHERE
-    return Origin.HERE if hmac.compare_digest(built.token, _token(key, manifest.content_id)) else Origin.FORGED
+    wanted = _token(key, manifest.content_id, manifest.measured_id)
+    return Origin.HERE if hmac.compare_digest(built.token, wanted) else Origin.FORGED
 
 
 def require(manifest: Manifest, trust_native: bool) -> None:
@@ -65,17 +66,22 @@ def require(manifest: Manifest, trust_native: bool) -> None:
         return
     found = origin(manifest)
     if found is Origin.FORGED:
-        raise BundleUntrusted(f"{manifest.name}: built_here names this machine's key, but not this content; {REMEDY}")
+        raise BundleUntrusted(
+            f"{manifest.name}: built_here in manifest.json names this machine's key, but not this content; {REMEDY}"
+        )
     if found is Origin.ELSEWHERE:
-        raise BundleUntrusted(f"{manifest.name}: its native code was not built on this machine by this user; {REMEDY}")
+        raise BundleUntrusted(
+            f"{manifest.name}: its native code was not built on this machine by this user "
+            f"(built_here in manifest.json); {REMEDY}"
+        )
 
 
 def _key_id(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()[:16]
 
 
-def _token(key: bytes, content_id: str) -> str:
-    return hmac.new(key, content_id.encode(), hashlib.sha256).hexdigest()
+def _token(key: bytes, content_id: str, measured_id: str) -> str:
+    return hmac.new(key, f"{content_id}:{measured_id}".encode(), hashlib.sha256).hexdigest()
 
 
 def _read_key() -> bytes | None:

@@ -103,12 +103,6 @@ def _seal(draft: Draft, files: tuple[FileRecord, ...]) -> Manifest:
     facts = {name: getattr(draft, name) for name in Draft.__struct_fields__}
     facts["entries"] = tuple(msgspec.structs.replace(e, sha256=digests.get(e.program, "")) for e in draft.entries)
     manifest = Manifest(
-        **facts,
-        format=layout.FORMAT,
-        files=files,
-        build_id=digest.build_id(draft.resolved),
-        content_id="",
-        built_here=None,
-    )
-    content_id = manifest.compute_content_id()
-    return msgspec.structs.replace(manifest, content_id=content_id, built_here=trust.seal(content_id))
+        **facts, format=layout.FORMAT, files=files, build_id="", content_id="", measured_id="", built_here=None
+    ).identified()
+    return msgspec.structs.replace(manifest, built_here=trust.seal(manifest.content_id, manifest.measured_id))

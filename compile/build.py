@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem.artifacts import layout
+from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.manifest import (
     Draft,
     EntryRecord,
-    GeometryRecord,
     Host,
     Manifest,
     PriceFacts,
@@ -123,6 +123,7 @@ def _draft(plan: Plan, checkpoint: Checkpoint, proof: dict[str, Any]) -> Draft:
             price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
         ),
         proof=ProofSummary(cases=proof["cases"], differing=proof["differing"]),
+        quality=None,
         resolved=plan.resolved,
     )
 

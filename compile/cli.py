@@ -107,7 +107,6 @@ def _require_extra() -> None:
 
 def _built_already(target: Path, plan: Plan) -> Manifest | None:
     """The manifest at `target` if it is a sound bundle of this very plan, under this name, built here."""
-    from tandem.artifacts.digest import build_id
     from tandem.artifacts.reader import open_bundle
 
     try:
@@ -116,7 +115,7 @@ def _built_already(target: Path, plan: Plan) -> Manifest | None:
     except BundleError:
         return None
     manifest = bundle.manifest
-    return manifest if (manifest.build_id, manifest.name) == (build_id(plan.resolved), plan.name) else None
+    return manifest if (manifest.build_id, manifest.name) == (plan.resolved.build_id(), plan.name) else None
 
 
 def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:

@@ -5,15 +5,14 @@ Reads the checkpoint's header and config, no weights.
 
 from __future__ import annotations
 
-import platform
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
 
-from tandem import __version__
+from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import VERSION
+from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.compose import geometry as bundle_geometry
 from tandem.compile.models.families import resolve
@@ -21,6 +20,8 @@ from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
 from tandem.compile.quantise import packed_shape, stored_dtype
+from tandem.compile.sources import source_digests
+from tandem.compile.tools import environment, tool_versions
 from tandem.device import ISA_FLAGS, Machine, this_machine
 from tandem.errors import CompileError, UsageError
 from tandem.kernels import build
@@ -44,7 +45,7 @@ class Plan:
     geometry: Geometry
     entries: tuple[Kind, ...]
     weight_bytes: int
-    resolved: dict[str, Any]
+    resolved: Resolved
 
     @property
     def device(self) -> str:
@@ -79,22 +80,19 @@ def make_plan(
     geometry = bundle_geometry(spec, chosen, context, max_rows=min(MAX_ROWS, context), max_lanes=MAX_LANES)
     shapes = [source.shape for source in weight_sources(spec).values()]
     nbytes = sum(prod(packed_shape(s)) * stored_dtype(s, chosen.matrix).itemsize for s in shapes)
-    resolved = {
-        "checkpoint": digest,
-        "spec": asdict(spec),
-        "profile": {"name": chosen.name, "matrix": str(chosen.matrix), "cache": str(chosen.cache)},
-        "device": f"cpu-{isa}",
-        "geometry": asdict(geometry),
-        "entries": [kind.value for kind in Kind],
-        "kernels": {"sources": build.sources_digest(), "flags": [*build.FLAGS, *build.isa_flags(isa)]},
-        "program_version": VERSION,
-        "tools": {
-            "compiler": build.compiler_version(build.compiler()),
-            "python": platform.python_version(),
-            "tandem": __version__,
-            "torch": version("torch"),
-        },
-    }
+    resolved = Resolved(
+        checkpoint=digest,
+        spec=asdict(spec),
+        profile={field.name: str(getattr(chosen, field.name)) for field in fields(chosen)},
+        device=f"cpu-{isa}",
+        geometry=GeometryRecord.of(geometry),
+        entries=tuple(Kind),
+        flags=(*build.FLAGS, *build.isa_flags(isa)),
+        program_version=VERSION,
+        sources=source_digests(),
+        tools=tool_versions(),
+        environment=environment(),
+    )
     return Plan(name, spec, chosen, isa, geometry, tuple(Kind), nbytes, resolved)
 
 

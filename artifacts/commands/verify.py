@@ -29,7 +29,7 @@ def command(bundle: Path, as_json: bool, trust_native: bool) -> None:
         opened.verify(bar.update)
     trust.require(manifest, trust_native)
     if as_json:
-        ids = {"build_id": manifest.build_id, "content_id": manifest.content_id}
+        ids = {name: getattr(manifest, name) for name in ("build_id", "content_id", "measured_id")}
         click.echo(json.dumps({"path": str(bundle), "files": len(manifest.files), "bytes": total, **ids}, indent=2))
     else:
         click.echo(f"{bundle}: {len(manifest.files)} files, {total:,} bytes as sealed, content {manifest.content_id}")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts import layout, program
+from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.manifest import (
     Draft,
     EntryRecord,
-    GeometryRecord,
     Host,
     Manifest,
     PriceFacts,
@@ -23,6 +23,7 @@ from tandem.artifacts.manifest import (
     TokenizerFacts,
     Validity,
 )
+from tandem.artifacts.resolved import Resolved
 from tandem.artifacts.weights import WeightsWriter
 from tandem.artifacts.writer import BundleWriter
 from tandem.device import this_machine
@@ -52,9 +53,29 @@ def draft(**changes: Any) -> Draft:
             price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
         ),
         "proof": ProofSummary(cases=12, differing=0),
-        "resolved": {"profile": "bf16", "tools": {"g++": "12.2"}, "eps": 1e-5},
+        "quality": None,
     }
-    return Draft(**{**facts, **changes})
+    facts |= changes
+    facts.setdefault("resolved", resolved(facts))
+    return Draft(**facts)
+
+
+def resolved(facts: dict[str, Any], **changes: Any) -> Resolved:
+    """A configuration that agrees with the `facts` of a draft."""
+    settled: dict[str, Any] = {
+        "checkpoint": "ab" * 32,
+        "spec": {"family": "llama", "rms_norm_eps": 1e-5},
+        "profile": {"name": facts["profile"]},
+        "device": facts["device"],
+        "geometry": facts["geometry"],
+        "entries": tuple(entry.kind for entry in facts["entries"]),
+        "flags": ("-O3",),
+        "program_version": program.VERSION,
+        "sources": {"kernels/cpu/linear.cpp": "cd" * 32},
+        "tools": {"compiler": "g++ 12.2"},
+        "environment": {},
+    }
+    return Resolved(**{**settled, **changes})
 
 
 def fill(writer: BundleWriter, note: str = "sample") -> None:

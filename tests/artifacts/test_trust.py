@@ -23,12 +23,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_key_is_secret_and_the_token_is_an_hmac_of_the_content(elsewhere: Path) -> None:
-    built = trust.seal("ab" * 32)
+    built = trust.seal("ab" * 32, "cd" * 32)
     key = elsewhere.read_bytes()
     assert elsewhere.stat().st_mode & 0o777 == 0o600 and len(key) == 32
-    assert built.token == hmac.new(key, b"ab" * 32, "sha256").hexdigest()
+    assert built.token == hmac.new(key, b"ab" * 32 + b":" + b"cd" * 32, "sha256").hexdigest()
     assert built.key == hashlib.sha256(key).hexdigest()[:16]
-    assert trust.seal("ab" * 32) == built
+    assert trust.seal("ab" * 32, "cd" * 32) == built
     assert [path.name for path in elsewhere.parent.iterdir()] == ["machine.key"]
 
 
@@ -51,7 +51,7 @@ def test_a_state_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pyte
 
 def test_racing_compiles_agree_on_one_key(elsewhere: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        keys = {built.key for built in pool.map(trust.seal, ["00" * 32] * 32)}
+        keys = {built.key for built in pool.map(trust.seal, ["00" * 32] * 32, ["11" * 32] * 32)}
     assert len(keys) == 1
 
 
@@ -65,7 +65,7 @@ def test_a_bundle_from_elsewhere_opens_but_keeps_its_code(sealed: Path, elsewher
 
 
 def test_a_token_for_other_content_is_a_forgery(sealed: Path, bundle: Path) -> None:
-    other = trust.seal("00" * 32)
+    other = trust.seal("00" * 32, "00" * 32)
     sample.edit_manifest(bundle, lambda m: m["built_here"].update(token=other.token))
     opened = open_bundle(bundle)
     assert trust.origin(opened.manifest) is trust.Origin.FORGED
@@ -85,7 +85,7 @@ def test_changed_code_is_refused_even_when_trusted(bundle: Path) -> None:
 
 @pytest.mark.parametrize("spoil", ["readable", "short"])
 def test_a_key_that_others_may_know_is_not_believed(sealed: Path, elsewhere: Path, spoil: str) -> None:
-    trust.seal("00" * 32)
+    trust.seal("00" * 32, "00" * 32)
     if spoil == "readable":
         elsewhere.chmod(0o640)
     else:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ def test_what_is_published_is_sound_read_only_and_deletable(tmp_path: Path) -> N
 def test_two_builds_of_one_configuration_are_equal_byte_by_byte(tmp_path: Path) -> None:
     one, two = sample.write(tmp_path / "one"), sample.write(tmp_path / "two")
     assert encode(one) == encode(two)
-    other = sample.write(tmp_path / "other", resolved={"profile": "fp32"})
+    other = sample.write(tmp_path / "other", resolved=sample.resolved(msgspec.structs.asdict(one), flags=("-O2",)))
     assert other.build_id != one.build_id and other.content_id != one.content_id
 
 
@@ -220,7 +221,8 @@ def test_a_folder_in_use_is_kept_although_its_process_id_is_unknown_here(tmp_pat
 @given(
     st.dictionaries(st.text(max_size=4), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text())
 )
-def test_any_configuration_survives_or_is_refused(tmp_path: Path, resolved: dict[str, object]) -> None:
+def test_any_spec_survives_or_is_refused(tmp_path: Path, spec: dict[str, object]) -> None:
+    resolved = sample.resolved(msgspec.structs.asdict(sample.draft()), spec=spec)
     try:
         manifest = sample.write(tmp_path / "tiny", replace=True, resolved=resolved)
     except TandemError:

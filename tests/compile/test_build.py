@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tandem.artifacts import layout
-from tandem.artifacts.digest import build_id
 from tandem.artifacts.reader import open_bundle
 from tandem.compile import build
 from tandem.compile.checkpoints.base import Checkpoint
@@ -41,7 +40,7 @@ def test_a_build_is_a_sound_bundle(plan: Plan, checkpoint: Checkpoint, quick: Pr
     bundle.verify()
     assert bundle.manifest.content_id == manifest.content_id
     assert bundle.geometry == plan.geometry and bundle.kinds == tuple(Kind)
-    assert manifest.build_id == build_id(plan.resolved)
+    assert manifest.build_id == plan.resolved.build_id()
     assert (manifest.name, manifest.family, manifest.profile) == ("tiny-qwen3", "qwen3", "bf16")
     assert (manifest.proof.cases, manifest.proof.differing, manifest.arithmetic) == (3, 0, "exact")
     assert manifest.tokenizer.stop_ids == checkpoint.stop_ids and manifest.tokenizer.chat_template
@@ -134,4 +133,4 @@ def test_the_real_command_proves_prices_and_records() -> None:
 
 
 def test_the_same_checkpoint_elsewhere_has_the_same_build_id(plan: Plan) -> None:
-    assert open_bundle(compiled("qwen3", "bf16")).manifest.build_id == build_id(plan.resolved)
+    assert open_bundle(compiled("qwen3", "bf16")).manifest.build_id == plan.resolved.build_id()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tandem.artifacts.digest import build_id
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile import plan as door
 from tandem.compile.checkpoints.open import open_checkpoint
@@ -88,13 +87,13 @@ def test_devices_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_build_id_is_that_of_what_decides_the_bytes(folder: Path, tmp_path: Path) -> None:
-    first = build_id(plan(folder).resolved)
+    first = plan(folder).resolved.build_id()
     same = make_checkpoint(tmp_path / "elsewhere", "qwen3", shards=2)
-    assert build_id(plan(same).resolved) == build_id(plan(folder, name="other").resolved) == first
+    assert plan(same).resolved.build_id() == plan(folder, name="other").resolved.build_id() == first
     other = make_checkpoint(tmp_path / "other", "qwen3", seed=1)
-    ids = [build_id(p.resolved) for p in (plan(other), plan(folder, profile="fp32"), plan(folder, context_length=256))]
+    ids = [p.resolved.build_id() for p in (plan(other), plan(folder, profile="fp32"), plan(folder, context_length=256))]
     if this_machine().isa_level.startswith("x86-64"):
-        ids.append(build_id(plan(folder, device="cpu-generic").resolved))
+        ids.append(plan(folder, device="cpu-generic").resolved.build_id())
     assert len({first, *ids}) == 1 + len(ids)
 
 
@@ -105,5 +104,5 @@ def test_the_build_id_knows_the_tools(folder: Path, tmp_path: Path, monkeypatch:
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     second = plan(folder).resolved
-    assert second["tools"]["compiler"] == "cxx 99" and build_id(first) != build_id(second)
+    assert second.tools["compiler"] == "cxx 99" and first.build_id() != second.build_id()
     assert str(tmp_path) not in repr(second)

@@ -1,0 +1,55 @@
+"""The tools that a bundle is made with: their versions, and what they obey besides their command lines.
+
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+from tandem import __version__
+from tandem.artifacts.digest import sha256_file
+from tandem.kernels import build
+
+PACKAGES = ("gguf", "msgspec", "numpy", "safetensors", "tokenizers", "torch")
+"""Packages that read a checkpoint, trace a model, or write and examine what goes into a bundle."""
+
+VARIABLES = (
+    *("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX", "LD_RUN_PATH"),
+    *("SOURCE_DATE_EPOCH", "CCC_OVERRIDE_OPTIONS"),
+)
+"""Environment variables by which GCC, Clang and the linkers may write other bytes. CXX itself is told by its file."""
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions by name; of the C++ compiler also the file's sha256, since a wrapper gives the version of another."""
+    cxx = build.compiler()
+    return {
+        "assembler": _part_version(cxx, "as"),
+        "compiler": build.compiler_version(cxx),
+        "compiler_sha256": sha256_file(Path(cxx)),
+        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
+        "linker": _part_version(cxx, "ld"),
+        "python": platform.python_version(),
+        "tandem": __version__,
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def environment() -> dict[str, str]:
+    """Those of `VARIABLES` that are set."""
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def _part_version(cxx: str, part: str) -> str:
+    """The first line of `--version` of a program that the compiler runs, or `unknown` where it does not tell."""
+    told = subprocess.run([cxx, f"-print-prog-name={part}"], capture_output=True, text=True).stdout.strip()
+    path = shutil.which(told)
+    if path is None:
+        return "unknown"
+    return (subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines() or ["unknown"])[0]
