@@ -1,4 +1,4 @@
-"""The identity scenario: a prefill, two chain verifies, a branching tree verify, a one-token step, as digests.
+"""The identity scenario: a prefill, chain verifies, a branching tree verify, a one-token step, as digests.
 
 The same bits give the same digests: it compares two bundles, or a bundle with what it was sealed with.
 """
@@ -17,7 +17,7 @@ class Sizes:
     """Tokens of the prefill and rows of the verifies."""
 
     prefill: int
-    chains: tuple[int, int]
+    chains: tuple[int, ...]
     tree: int
 
     @property
@@ -25,8 +25,8 @@ class Sizes:
         return self.prefill + sum(self.chains) + self.tree + 1
 
 
-SCENARIOS = {"full": Sizes(96, (16, 8), 16), "load": Sizes(8, (4, 2), 6)}
-"""`load` is the part that is repeated at every load; a short context has only that."""
+SCENARIOS = {"full": Sizes(96, (16, 8), 16), "load": Sizes(5, (3,), 4)}
+"""`load` is repeated at every load, so its rows are few; a short context has only that."""
 
 
 def branching_tree(anchor: int, tokens: list[int]) -> DraftTree:
@@ -46,9 +46,10 @@ def run_scenario(lab: Lab, sizes: Sizes) -> list[tuple[str, str]]:
     vocab = lab.executor.geometry.vocab_size
     ids = token_ids(sizes.tokens, vocab, seed=42)
     seen: list[tuple[str, str]] = []
-    lab.fill(0, ids[: sizes.prefill - 1])
-    length = sizes.prefill
-    seen += [(f"prefill of {length}: logits", lab.extend(0, ids[length - 1 : length], length - 1)[0])]
+    length, max_rows = sizes.prefill, lab.executor.geometry.max_rows
+    last = (length - 1) // max_rows * max_rows
+    lab.fill(0, ids[:last])
+    seen += [(f"prefill of {length}: logits", lab.extend(0, ids[last:length], last)[0])]
     for num_rows in sizes.chains:
         tokens = ids[length : length + num_rows]
         chain = DraftTree.chain(tokens[0], tokens[1:], [0.5] * (num_rows - 1), "scenario")

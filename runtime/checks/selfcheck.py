@@ -1,6 +1,6 @@
-"""The self-check at load: a small fixed scenario against what was sealed, and rows against one-token steps.
+"""The self-check at load: a small fixed scenario against what was sealed, a pass of every kind with all its bits.
 
-Eight passes, 23 rows in all. It leaves tokens in pages that no lane holds yet. Knows nothing of files.
+Four passes of 13 rows in all and a commit. It leaves tokens in pages that no lane holds yet. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ class SelfCheck:
 
 
 def self_check(executor: Executor, oracle: Digests | None) -> SelfCheck:
-    """Runs the `load` scenario on `executor` and compares it with `oracle`, where there is one, and with itself.
+    """Runs the `load` scenario on `executor` and compares it with `oracle`.
 
-    A context too short for the scenario is not checked.
+    Where there is none or it does not hold, rows are compared with one-token steps of this machine as well; the
+    proof did so where the oracle comes from. A context too short for the scenario is not checked.
     """
     sizes = SCENARIOS[NAME]
     if executor.geometry.context_length < sizes.tokens:
         return SelfCheck(0)
     lab = Lab(executor, 1)
     found = run_scenario(lab, sizes)
-    from_oracle = differing(found, oracle) if oracle is not None else []
+    from_oracle = [] if oracle is None else differing(found, oracle)
+    if oracle is not None and not from_oracle:
+        return SelfCheck(len(found))
     steps = _steps(lab, sizes, executor.geometry.vocab_size)
     from_steps = [what for what, bits in steps if dict(found)[what] != bits]
     compared = len(steps) + (len(found) if oracle is not None else 0)
