@@ -33,6 +33,7 @@ from tandem.compile.examine import examine
 from tandem.compile.plan import Plan
 from tandem.compile.progress import Progress
 from tandem.compile.store import write_weights
+from tandem.compile.tokenizer import quick_text
 from tandem.device import ISA_FLAGS, this_machine
 from tandem.kernels.build import build_library, read_signatures
 from tandem.keys import Kind
@@ -41,7 +42,7 @@ from tandem.keys import Kind
 def build_bundle(plan: Plan, checkpoint: Checkpoint, target: Path, *, replace: bool, progress: Progress) -> Manifest:
     """Builds, proves, prices and publishes the bundle of `plan` at `target`; nothing is left behind on failure."""
     with BundleWriter(target, replace=replace) as writer:
-        writer.add(layout.TOKENIZER, checkpoint.tokenizer_json.encode())
+        writer.add(layout.TOKENIZER, quick_text(checkpoint.tokenizer_json, plan.name).encode())
 
         progress.stage("weights", 30)
         weights = writer.path(layout.WEIGHTS)
