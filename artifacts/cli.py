@@ -18,6 +18,9 @@ from tandem.errors import UsageError
 COMMANDS = {
     "inspect": "tandem.artifacts.commands.inspect",
     "verify": "tandem.artifacts.commands.verify",
+    "sign": "tandem.artifacts.commands.sign",
+    "push": "tandem.artifacts.commands.push",
+    "pull": "tandem.artifacts.commands.pull",
 }
 """This room's commands in the order of the help page; each module calls its own `command`."""
 

@@ -33,7 +33,10 @@ def read(folder: Path, name: str, limit: int) -> bytes:
 
 
 def check_listing(folder: Path, sizes: Mapping[str, int]) -> None:
-    """BundleCorrupt, which names the file, unless `folder` holds its manifest and exactly the files of `sizes`."""
+    """BundleCorrupt, which names the file, unless `folder` holds its manifest and exactly the files of `sizes`.
+
+    A signature may lie beside them: it is made later, and looked into only where it is asked for.
+    """
     folders = {parent.as_posix() for path in sizes for parent in Path(path).parents}
     missing = set(sizes)
     for name, facts in _walk(folder, ""):
@@ -42,7 +45,7 @@ def check_listing(folder: Path, sizes: Mapping[str, int]) -> None:
                 raise BundleCorrupt(f"{name}/: a folder that {layout.MANIFEST} does not list")
         elif not stat.S_ISREG(facts.st_mode):
             raise BundleCorrupt(f"{name}: a link or special file; a bundle holds plain files only")
-        elif name == layout.MANIFEST:
+        elif name in (layout.MANIFEST, layout.SIGNATURE):
             continue
         elif name not in sizes:
             raise BundleCorrupt(f"{name}: a file that {layout.MANIFEST} does not list")

@@ -6,6 +6,7 @@ Knows nothing of models; what a bundle means is up to the runtime.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ class Bundle:
     path: Path
     manifest: Manifest
     trust_native: bool = False
+    trust_keys: tuple[Path, ...] = ()
 
     @property
     def geometry(self) -> Geometry:
@@ -87,7 +89,7 @@ class Bundle:
         if len(names) != 1:
             raise BundleMismatch(f"{self.path}: {len(names)} native libraries, 1 wanted; compile the model again")
         self.fit().require()
-        trust.require(self.manifest, self.trust_native)
+        trust.require(self.path, self.manifest, trust_native=self.trust_native, trust_keys=self.trust_keys)
         return self.path / names[0]
 
     def verify(self, progress: digest.Progress | None = None) -> None:
@@ -110,16 +112,23 @@ class Bundle:
         return program
 
 
-def open_bundle(path: str | os.PathLike[str], *, verify: Depth = "sizes", trust_native: bool = False) -> Bundle:
+def open_bundle(
+    path: str | os.PathLike[str],
+    *,
+    verify: Depth = "sizes",
+    trust_native: bool = False,
+    trust_keys: Sequence[Path] = (),
+) -> Bundle:
     """Opens the bundle in the folder `path`, or says in one line why not.
 
-    `trust_native` lets `library_path` hand out code built elsewhere. Raises BundleError (nothing there),
+    `trust_native` lets `library_path` hand out code built elsewhere, `trust_keys` (public keys, PEM files) code of
+    bundles they signed. Raises BundleError (nothing there),
     BundleCorrupt (damaged) or BundleMismatch (another format).
     """
     place = Path(path)
     manifest = read_manifest(place)
     check(place, manifest, verify)
-    return Bundle(place, manifest, trust_native)
+    return Bundle(place, manifest, trust_native, tuple(trust_keys))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tandem.artifacts import layout, trust
+from tandem.artifacts import layout, signature, trust
 from tandem.artifacts.reader import Bundle
 
 _COPIED = (
@@ -19,14 +19,14 @@ _COPIED = (
 )
 _ORIGIN = {
     trust.Origin.HERE: "native code was built on this machine",
-    trust.Origin.ELSEWHERE: "native code comes from elsewhere: tandem-run wants --trust-native",
+    trust.Origin.ELSEWHERE: "native code comes from elsewhere: tandem-run wants a trusted signature or --trust-native",
     trust.Origin.FORGED: "native code claims this machine falsely: do not load it",
 }
 
 
 def facts(bundle: Bundle) -> dict[str, Any]:
     """Everything worth knowing, in plain JSON values."""
-    manifest, fit = bundle.manifest, bundle.fit()
+    manifest, fit, signed = bundle.manifest, bundle.fit(), signature.read(bundle.path)
     sizes = {file.path: file.size for file in manifest.files}
     return {
         "path": str(bundle.path),
@@ -40,6 +40,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
             "reasons": [{"field": r.field, "wanted": r.wanted, "found": r.found} for r in fit.reasons],
         },
         "origin": trust.origin(manifest).value,
+        "signed_by": signed.hint if signed else None,
     }
 
 
@@ -77,6 +78,8 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
     for reason in fit["reasons"]:
         yield f"              {reason['field']}: {reason['wanted']} wanted, {reason['found']} found"
     yield f"  origin      {_ORIGIN[trust.Origin(facts['origin'])]}"
+    if facts["signed_by"]:
+        yield f"  signature   names the key {facts['signed_by'][:16]}; verify --key holds it against one"
     yield f"  build_id    {facts['build_id']}"
     yield f"  content_id  {facts['content_id']}"
     yield f"  measured_id {facts['measured_id']}"

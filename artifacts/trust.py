@@ -1,4 +1,4 @@
-"""Whose native code may be loaded: that of bundles sealed by this user on this machine, or with an explicit flag.
+"""Whose native code may be loaded: built by this user on this machine, signed by a trusted key, or with a flag.
 
 Knows nothing of what the code does. The key never leaves its file; bundles carry a code over their ids.
 """
@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -60,8 +61,11 @@ def origin(manifest: Manifest) -> Origin:
     return Origin.HERE if hmac.compare_digest(built.token, wanted) else Origin.FORGED
 
 
-def require(manifest: Manifest, trust_native: bool) -> None:
-    """BundleUntrusted unless native code of this bundle may be loaded."""
+def require(bundle: Path, manifest: Manifest, *, trust_native: bool = False, trust_keys: Sequence[Path] = ()) -> None:
+    """BundleUntrusted unless native code of the bundle in the folder `bundle` may be loaded.
+
+    `trust_keys` are public keys, PEM files, whose signature is believed beside that of the configured ones.
+    """
     if trust_native:
         return
     found = origin(manifest)
@@ -70,10 +74,13 @@ def require(manifest: Manifest, trust_native: bool) -> None:
             f"{manifest.name}: built_here in manifest.json names this machine's key, but not this content; {REMEDY}"
         )
     if found is Origin.ELSEWHERE:
-        raise BundleUntrusted(
-            f"{manifest.name}: its native code was not built on this machine by this user "
-            f"(built_here in manifest.json); {REMEDY}"
-        )
+        from tandem.artifacts import authority
+
+        if fault := authority.fault(bundle, manifest, trust_keys):
+            raise BundleUntrusted(
+                f"{manifest.name}: its native code was not built on this machine by this user "
+                f"(built_here in manifest.json), and {fault}; {REMEDY}"
+            )
 
 
 def _key_id(key: bytes) -> str:

@@ -10,6 +10,7 @@
     │   ├── BundleCorrupt            a file is missing, extra, short or changed
     │   ├── BundleMismatch           sound, but not for this machine or this version
     │   └── BundleUntrusted          sound, but its native code comes from elsewhere
+    ├── TransferError                a registry or hub cannot be reached, or says no
     ├── RequestError                 a client's request is wrong (HTTP 4xx)
     └── CapacityError                no room for it now (HTTP 429 or 503)
 """
@@ -57,6 +58,14 @@ class BundleMismatch(BundleError):
 
 class BundleUntrusted(BundleError):
     pass
+
+
+class TransferError(TandemError):
+    """A push or pull that stopped; what came so far is kept. `passing`: the same request may succeed a moment later."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class RequestError(TandemError):

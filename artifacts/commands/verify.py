@@ -11,25 +11,45 @@ from pathlib import Path
 
 import click
 
-from tandem.artifacts import trust
-from tandem.artifacts.commands.arguments import bundle_argument, json_option
-from tandem.artifacts.reader import open_bundle
+from tandem.artifacts import layout, trust
+from tandem.artifacts.commands.arguments import bundle_argument, json_option, key_file
+from tandem.artifacts.reader import Bundle, open_bundle
+from tandem.errors import BundleUntrusted
 
 
 @click.command("verify")
 @bundle_argument
 @json_option
 @click.option("--trust-native", is_flag=True, help="Accept native code that was not built on this machine.")
-def command(bundle: Path, as_json: bool, trust_native: bool) -> None:
-    """Check every byte of BUNDLE, and that its native code was built here; exit code 1 names what is wrong."""
+@click.option(
+    "--key", type=key_file, help="Public key, PEM, that must have signed it; where it was built is no matter."
+)
+def command(bundle: Path, as_json: bool, trust_native: bool, key: Path | None) -> None:
+    """Check every byte of BUNDLE, and that its native code was built here or that a key you trust signed it.
+
+    Exit code 1 names what is wrong.
+    """
     opened = open_bundle(bundle)
     manifest = opened.manifest
     total = sum(file.size for file in manifest.files)
     with click.progressbar(length=total, label="Verifying", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         opened.verify(bar.update)
-    trust.require(manifest, trust_native)
+    if key is None:
+        trust.require(bundle, manifest, trust_native=trust_native)
+    else:
+        _require_signature(opened, key)
     if as_json:
         ids = {name: getattr(manifest, name) for name in ("build_id", "content_id", "measured_id")}
         click.echo(json.dumps({"path": str(bundle), "files": len(manifest.files), "bytes": total, **ids}, indent=2))
     else:
         click.echo(f"{bundle}: {len(manifest.files)} files, {total:,} bytes as sealed, content {manifest.content_id}")
+
+
+def _require_signature(bundle: Bundle, path: Path) -> None:
+    from tandem.artifacts import signature
+
+    key = signature.load_key(path)
+    signed = signature.read(bundle.path)
+    if signed is None:
+        raise BundleUntrusted(f"{bundle.path}: not signed; tandem-bundle sign puts {layout.SIGNATURE} into it")
+    signature.check(signed, bundle.manifest, key)

@@ -25,7 +25,7 @@ def verify(bundle: Path) -> None:
     """What `tandem-bundle verify` does."""
     opened = open_bundle(bundle)
     opened.verify()
-    trust.require(opened.manifest, trust_native=False)
+    trust.require(opened.path, opened.manifest)
 
 
 def test_a_sound_bundle_gives_what_was_put_in(sealed: Path) -> None:

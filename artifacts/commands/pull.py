@@ -1,0 +1,40 @@
+"""`tandem-bundle pull`: brings a bundle from a registry or a hub.
+
+Knows nothing of their protocols.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tandem.artifacts.commands.arguments import key_file, plain_http_option
+
+
+@click.command("pull")
+@click.argument("source")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@plain_http_option
+@click.option("--replace", is_flag=True, help="Put it in the place of the bundle that is there.")
+@click.option("--key", type=key_file, help="Only if this public key signed it.")
+def command(source: str, bundle: Path, plain_http: bool, replace: bool, key: Path | None) -> None:
+    """Bring a bundle from SOURCE, oci://HOST/REPOSITORY:TAG or hf://OWNER/NAME[@REVISION], to the folder BUNDLE.
+
+    It appears there when every byte has been checked. After a cut the same command goes on where it stopped.
+    """
+    from tandem.artifacts import address, transfer
+    from tandem.artifacts.commands.meter import meter
+
+    place = address.parse(source)
+    origin: transfer.Source
+    if isinstance(place, address.OciAddress):
+        from tandem.artifacts.oci import OciSource
+
+        origin = OciSource(place, plain_http=plain_http)
+    else:
+        from tandem.artifacts.hub import HubSource
+
+        origin = HubSource(place)
+    transfer.pull(origin, bundle, meter("Pulling"), replace=replace, key=key)
+    click.echo(bundle)
