@@ -10,9 +10,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from tempfile import TemporaryDirectory
 
 from tandem.errors import CompileError
 
@@ -82,21 +85,53 @@ def isa_flags(isa: str) -> Sequence[str]:
 
 def build_library(isa: str, target: Path) -> Path:
     """Compiles all sources into the shared object `target`. Raises CompileError with the compiler's words."""
+    with library_build(isa, target) as finish:
+        return finish()
+
+
+@contextmanager
+def library_build(isa: str, target: Path) -> Iterator[Callable[[], Path]]:
+    """`build_library` beside the block's own work: the compilers start at once, a process per source.
+
+    What the block is given waits for them and links. Leaving the block ends those that still run.
+    """
     cxx = compiler()
-    units = [str(p) for p in sources() if p.suffix == ".cpp"]
-    prefix = f"-ffile-prefix-map={SOURCES}=kernels/cpu"
-    command = [cxx, *FLAGS, prefix, *isa_flags(isa), *units, "-o", str(target)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {_reason(result)}")
-    return target
+    command = [cxx, *FLAGS, f"-ffile-prefix-map={SOURCES}=kernels/cpu", *isa_flags(isa)]
+    with TemporaryDirectory() as folder:
+        units = {path: Path(folder) / f"{path.stem}.o" for path in sources() if path.suffix == ".cpp"}
+        running: list[subprocess.Popen[str]] = []
+
+        def start(*words: str) -> None:
+            running.append(subprocess.Popen([*command, *words], stdout=DEVNULL, stderr=PIPE, text=True))
+
+        def finish() -> Path:
+            _wait(running, isa, cxx)
+            start(*map(str, units.values()), "-o", str(target))
+            _wait(running[-1:], isa, cxx)
+            return target
+
+        try:
+            for path, unit in units.items():
+                start("-c", str(path), "-o", str(unit))
+            yield finish
+        finally:
+            for process in running:
+                with process:  # waits for its end, and closes the pipe
+                    process.terminate()  # a compiler ends its own children
 
 
-def _reason(result: subprocess.CompletedProcess[str]) -> str:
+def _wait(processes: Sequence[subprocess.Popen[str]], isa: str, cxx: str) -> None:
+    for process in processes:
+        errors = process.communicate()[1]
+        if process.returncode:
+            reason = _reason(errors) or f"exit code {process.returncode}"
+            raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {reason}")
+
+
+def _reason(errors: str) -> str:
     """The compiler's first error, or the linker's last word."""
-    lines = [line for line in result.stderr.splitlines() if line and not line.startswith("collect2:")]
-    errors = [line for line in lines if "error:" in line] or lines[-1:]
-    return errors[0] if errors else f"exit code {result.returncode}"
+    lines = [line for line in errors.splitlines() if line and not line.startswith("collect2:")]
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "")
 
 
 def read_signatures(library: Path) -> dict[str, Signature]:
