@@ -83,7 +83,7 @@ def make_plan(
     resolved = Resolved(
         checkpoint=digest,
         spec=asdict(spec),
-        profile={field.name: str(getattr(chosen, field.name)) for field in fields(chosen)},
+        profile={field.name: _plain(getattr(chosen, field.name)) for field in fields(chosen)},
         device=f"cpu-{isa}",
         geometry=GeometryRecord.of(geometry),
         entries=tuple(Kind),
@@ -94,6 +94,11 @@ def make_plan(
         environment=environment(),
     )
     return Plan(name, spec, chosen, isa, geometry, tuple(Kind), nbytes, resolved)
+
+
+def _plain(value: object) -> object:
+    """A field of a profile as JSON holds it; a dtype by its name."""
+    return value if isinstance(value, str | bool | int | float) else str(value)
 
 
 def _context(spec: LlamaSpec, wanted: int | None) -> int:

@@ -15,25 +15,29 @@ from tandem.artifacts.digest import sha256_file
 ROOT = Path(tandem.__file__).resolve().parent
 ROOMS = ("artifacts", "compile", "kernels", "runtime")
 
-INERT = {
-    "artifacts/cli.py": "a command line over sealed bundles",
-    "artifacts/commands/*": "the same",
-    "artifacts/fit.py": "judges machines",
-    "artifacts/report.py": "words about sealed bundles",
-    "compile/cli.py": "what it asks for is in the resolved configuration",
-    "runtime/checks/cli.py": "a command line over sealed bundles",
-    "runtime/cli.py": "the same",
-    "runtime/delivery.py": "serves",
-    "runtime/http/*": "serves",
-    "runtime/loading.py": "opens sealed bundles",
-    "runtime/serve.py": "serves",
-    "runtime/service.py": "serves",
-    "runtime/terminal.py": "serves",
-    "runtime/text.py": "serves",
-    "runtime/worker.py": "serves",
-    "tandem/command.py": "exit codes and error lines",
+INERT: dict[str, tuple[str, ...]] = {
+    "what these commands ask for is in the resolved configuration": ("compile/cli.py", "tandem/command.py"),
+    "looks at sealed bundles": (
+        *("artifacts/cli.py", "artifacts/commands/*", "artifacts/fit.py", "artifacts/reader.py"),
+        *("artifacts/report.py", "compile/onnx/*", "compile/models/reference.py"),
+        *("runtime/checks/cali*.py", "runtime/checks/cli.py", "runtime/checks/design.py", "runtime/checks/forced.py"),
+        *("runtime/checks/identity.py", "runtime/checks/oracle.py", "runtime/checks/prompts.py"),
+        *("runtime/checks/selfcheck.py", "runtime/checks/spec*.py", "runtime/checks/tables.py"),
+        *("runtime/checks/watch.py",),
+    ),
+    "ships sealed bundles": (
+        *("artifacts/address.py", "artifacts/hub.py", "artifacts/landing.py", "artifacts/login.py"),
+        *("artifacts/oci.py", "artifacts/outbox.py", "artifacts/part.py", "artifacts/registry.py"),
+        *("artifacts/signing.py", "artifacts/transfer.py"),
+    ),
+    "serves sealed bundles": (
+        *("runtime/chat.py", "runtime/cli.py", "runtime/delivery.py", "runtime/drafters/*", "runtime/engine.py"),
+        *("runtime/http/*", "runtime/lane.py", "runtime/loading.py", "runtime/pages.py", "runtime/prefill.py"),
+        *("runtime/request.py", "runtime/round.py", "runtime/router/*", "runtime/sampling.py", "runtime/serve.py"),
+        *("runtime/service.py", "runtime/terminal.py", "runtime/text.py", "runtime/worker.py"),
+    ),
 }
-"""Files that no build reads, each with the reason. A file that nobody has thought about counts."""
+"""Files that no build reads, by reason. A file that nobody has thought about counts."""
 
 
 def source_digests() -> dict[str, str]:
@@ -43,16 +47,22 @@ def source_digests() -> dict[str, str]:
 
 def is_inert(name: str) -> bool:
     """Whether the file of this name is listed as one that decides nothing."""
-    return any(fnmatch(name, pattern) for pattern in INERT)
+    return any(fnmatch(name, pattern) for patterns in INERT.values() for pattern in patterns)
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    yield from (("tandem/" + path.name, path) for path in ROOT.iterdir() if path.is_file())
+    """Each room by its own name, since walking a folder does not follow the links that a checkout has there."""
+    yield from (
+        (f"tandem/{path.name}", path) for path in ROOT.iterdir() if path.is_file() and _is_source(Path(path.name))
+    )
     for room in ROOMS:
-        folder = ROOT / room
-        for path in folder.rglob("*"):
-            inside = path.relative_to(folder)
-            # What Python and editors leave beside a source is none.
-            hidden = any(part.startswith((".", "__pycache__")) for part in inside.parts)
-            if path.is_file() and not hidden and not path.name.endswith((".pyc", "~")):
+        for path in (ROOT / room).rglob("*"):
+            inside = path.relative_to(ROOT / room)
+            if path.is_file() and _is_source(inside):
                 yield f"{room}/{inside.as_posix()}", path
+
+
+def _is_source(path: Path) -> bool:
+    """Not what Python and editors leave beside one."""
+    hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
+    return not hidden and not path.name.endswith((".pyc", "~"))
