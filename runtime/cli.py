@@ -5,7 +5,9 @@ Imports what a road needs only when it is taken, so that --help is quick and one
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,9 @@ SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
 TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop")
 SERVING_FLAGS = ("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue")
+
+LONE = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Libraries would start a thread a core for work they never get here; what the user has set stays."""
 
 
 def _sendable(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -89,6 +94,9 @@ def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, 
 
 
 def main() -> None:
+    for name, value in LONE.items():
+        os.environ.setdefault(name, value)
+    gc.disable()  # until `_settle`: what loading makes is there to stay
     sys.exit(run_command(run, "tandem-run"))
 
 
@@ -107,6 +115,7 @@ def _on_terminal(bundle: Path, prompt: str | None, raw: bool, as_json: bool, fla
 
     wishes = _wishes(flags)
     service = load(bundle, _load_options(flags, max_num_seqs=1))
+    _settle()
     try:
         if prompt is None:
             terminal.chat(service, wishes)
@@ -122,7 +131,16 @@ def _on_socket(bundle: Path, flags: dict[str, Any]) -> None:
 
     api_key = _api_key(flags["api_key"], flags["api_key_file"])
     with bind(flags["host"], flags["port"]) as bound:
-        serve(load(bundle, _load_options(flags, max_num_seqs=flags["max_num_seqs"])), bound, api_key=api_key)
+        service = load(bundle, _load_options(flags, max_num_seqs=flags["max_num_seqs"]))
+        _settle()
+        serve(service, bound, api_key=api_key)
+
+
+def _settle() -> None:
+    """From now on the garbage collector looks for what is new, and never again at what was loaded."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:

@@ -5,6 +5,8 @@ Knows nothing of what the bundle's programs compute.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import time
 from dataclasses import dataclass
@@ -96,7 +98,6 @@ def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]
     Tokens are left in pages of `executor`, so it may not serve yet.
     """
     from tandem.artifacts.fit import Grade
-    from tandem.runtime.checks.calibration import calibrated
     from tandem.runtime.checks.oracle import sealed
     from tandem.runtime.checks.selfcheck import NAME, self_check
 
@@ -111,7 +112,11 @@ def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]
             log.warning("%s: %s", grade, found)
     stale = any(reason.grade is Grade.STALE_PRICES for reason in reasons)
     prices = bundle.prices
-    return check.held, calibrated(executor, prices) if stale or not prices else prices
+    if stale or not prices:
+        from tandem.runtime.checks.calibration import calibrated
+
+        prices = calibrated(executor, prices)
+    return check.held, prices
 
 
 def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> CpuExecutor:
@@ -137,9 +142,16 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
+        _trim_heap()
         tokenizer.decode(tokenizer.encode("Hello, world 1!\n").ids)
         return tokenizer
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # tokenizers raises the bare class, and panics that are no Exception
         raise BundleCorrupt(f"{path}: not a tokenizer ({error}); compile the bundle again") from error
+
+
+def _trim_heap() -> None:
+    """Gives back what parsing left behind, as much again as a tokenizer itself, where the C library offers that."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -98,3 +98,17 @@ def test_help_is_quick_to_load(program: str, module: str) -> None:
     assert printed.startswith("Usage: ")
     heavy = {*FRAMEWORKS, "llguidance", "starlette", "tokenizers", "uvicorn"}
     assert heavy.isdisjoint(loaded.split())
+
+
+def test_one_prompt_loads_no_server_and_no_calibration() -> None:
+    road = [
+        "tandem.runtime.cli",
+        "tandem.runtime.terminal",
+        "tandem.runtime.loading",
+        "tandem.runtime.engine",
+        "tandem.runtime.executor.cpu",
+        "tandem.runtime.checks.selfcheck",
+        "tandem.runtime.worker",
+    ]
+    loaded = _import_all(road, ("asyncio", "starlette", "tandem.runtime.http", "tokenizers", "uvicorn"))
+    assert {"jinja2", "statistics"}.isdisjoint(loaded)

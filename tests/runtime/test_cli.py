@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from tandem.command import run_command
 from tandem.errors import TandemError
 from tandem.runtime import loading, terminal
 from tandem.runtime.chat import ChatTemplate
-from tandem.runtime.cli import run
+from tandem.runtime.cli import _settle, run
 from tandem.runtime.loading import LoadOptions
 from tandem.runtime.request import LaneStats, Sampling
 from tandem.runtime.service import Service
@@ -211,3 +212,13 @@ def test_one_prompt_needs_no_http_and_help_needs_nothing() -> None:
     road = "import tandem.runtime.cli, tandem.runtime.terminal, tandem.runtime.loading"
     assert not modules_after(road) & heavy
     assert not modules_after("import tandem.runtime.cli") & (heavy | {"numpy", "tokenizers", "jinja2", "msgspec"})
+
+
+def test_what_was_loaded_is_out_of_the_collectors_sight() -> None:
+    gc.disable()
+    try:
+        _settle()
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+    finally:
+        gc.enable()
+        gc.unfreeze()
