@@ -18,6 +18,7 @@ from tandem.errors import UsageError
 COMMANDS = {
     "inspect": "tandem.artifacts.commands.inspect",
     "verify": "tandem.artifacts.commands.verify",
+    "diff": "tandem.artifacts.commands.diff",
     "sign": "tandem.artifacts.commands.sign",
     "push": "tandem.artifacts.commands.push",
     "pull": "tandem.artifacts.commands.pull",

@@ -50,7 +50,7 @@ class Bundle:
         entry = next((e for e in self.manifest.entries if e.kind is kind), None)
         if entry is None:
             raise BundleMismatch(f"{self.path}: no entry of kind {kind}; compile the model again with this version")
-        return self._read_program(entry)
+        return self.read_program(entry)
 
     @cached_property
     def weights(self) -> MappedWeights:
@@ -100,11 +100,12 @@ class Bundle:
         check(self.path, read_manifest(self.path), "digests", progress)
         _ = self.weights
         for entry in self.manifest.entries:
-            self._read_program(entry)
+            self.read_program(entry)
         for name in (layout.PRICES, layout.PROOF, layout.ORACLE):
             self.json(name)
 
-    def _read_program(self, entry: EntryRecord) -> Program:
+    def read_program(self, entry: EntryRecord) -> Program:
+        """The program of one of the manifest's entries. BundleCorrupt, which names the file, if it does not hold."""
         program = decode_program((self.path / entry.program).read_bytes(), entry.program)
         held = {file.sha256 for file in self.manifest.files if file.path.startswith(layout.KERNELS)}
         if absent := {kernel.binary for kernel in program.kernels} - held:

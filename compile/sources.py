@@ -18,7 +18,7 @@ ROOMS = ("artifacts", "compile", "kernels", "runtime")
 INERT: dict[str, tuple[str, ...]] = {
     "what these commands ask for is in the resolved configuration": ("compile/cli.py", "tandem/command.py"),
     "looks at sealed bundles": (
-        *("artifacts/cli.py", "artifacts/commands/*", "artifacts/fit.py", "artifacts/reader.py"),
+        *("artifacts/cli.py", "artifacts/commands/*", "artifacts/diff/*", "artifacts/fit.py", "artifacts/reader.py"),
         *("artifacts/report.py", "compile/onnx/*", "compile/models/reference.py"),
         *("runtime/checks/cali*.py", "runtime/checks/cli.py", "runtime/checks/design.py", "runtime/checks/forced.py"),
         *("runtime/checks/identity.py", "runtime/checks/oracle.py", "runtime/checks/prompts.py"),

@@ -30,6 +30,9 @@ from tandem.device import this_machine
 from tandem.keys import Kind
 
 GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 4096, ((2, 64), (2, 64)))
+LIBRARY = b"\x7fELF no real library"
+WEIGHTS = {"a": np.arange(15, dtype=np.float32).reshape(3, 5), "b": np.arange(64, dtype=np.uint16)}
+DTYPES = {"float32": "F32", "uint16": "BF16", "uint8": "U8"}
 PRICES = {"1024": {"extend": {"1": 2.0, "8": 3.0}, "plain": 2.0}, "step_ms": 0.1, "measured": "by hand"}
 
 
@@ -78,31 +81,42 @@ def resolved(facts: dict[str, Any], **changes: Any) -> Resolved:
     return Resolved(**{**settled, **changes})
 
 
-def fill(writer: BundleWriter, note: str = "sample") -> None:
-    """Every required file, a program of each kind and a library."""
-    binary = writer.add_kernel(b"\x7fELF no real library")
+def fill(
+    writer: BundleWriter,
+    note: str = "sample",
+    *,
+    library: bytes = LIBRARY,
+    weights: dict[str, np.ndarray] | None = None,
+    launches: int = 1,
+    **files: object,
+) -> None:
+    """Every required file, a program of each kind and a library. `files` are JSON by name without its ending."""
+    binary = writer.add_kernel(library)
     for kind in Kind:
-        writer.add(layout.program_file(kind), program.encode(_program(binary)))
-    with WeightsWriter(writer.path(layout.WEIGHTS), [("a", "F32", (3, 5)), ("b", "BF16", (64,))]) as weights:
-        weights.write("a", np.arange(15, dtype=np.float32).reshape(3, 5))
-        weights.write("b", np.arange(64, dtype=np.uint16))
-    writer.add(layout.TOKENIZER, b'{"version": "1.0"}')
-    writer.add(layout.PRICES, json.dumps(PRICES).encode())
-    writer.add(layout.PROOF, b'{"cases": 12}')
-    writer.add(layout.ORACLE, b"{}")
+        writer.add(layout.program_file(kind), program.encode(_program(binary, launches)))
+    tensors = weights or WEIGHTS
+    announced = [(name, DTYPES[array.dtype.name], array.shape) for name, array in tensors.items()]
+    with WeightsWriter(writer.path(layout.WEIGHTS), announced) as file:
+        for name, array in tensors.items():
+            file.write(name, array)
+    contents = {"tokenizer": {"version": "1.0"}, "prices": PRICES, "proof": {"cases": 12}, "oracle": {}} | files
+    for name, value in contents.items():
+        writer.add(f"{name}.json", json.dumps(value).encode())
     writer.add(layout.REPORT, note.encode())
 
 
-def _program(binary: str) -> program.Program:
-    launches = np.array([(0, 0, 1, 1)], program.LAUNCH)
-    params = np.array([(0, 4, 8)], program.PARAM)
+def _program(binary: str, count: int) -> program.Program:
+    launches = np.array([(0, i, 1, 1) for i in range(count)], program.LAUNCH)
+    params = np.array([(0, 4, 8)] * count, program.PARAM)
     return program.Program((program.Kernel(binary, "f", 1),), (program.Region("io", 64),), launches, params)
 
 
-def write(target: Path, *, replace: bool = False, note: str = "sample", **changes: Any) -> Manifest:
-    """Publishes the sample at `target`."""
+def write(
+    target: Path, *, replace: bool = False, note: str = "sample", contents: dict[str, Any] | None = None, **changes: Any
+) -> Manifest:
+    """Publishes the sample at `target`; `contents` go to `fill`, `changes` to `draft`."""
     with BundleWriter(target, replace=replace) as writer:
-        fill(writer, note)
+        fill(writer, note, **(contents or {}))
         return writer.publish(draft(**changes))
 
 

@@ -1,0 +1,1 @@
+"""What changed between two bundles, in words: `tandem.artifacts.diff.verdict` puts it together."""
