@@ -1,137 +1,126 @@
-"""Plain bf16 decoding against Transformers, and copy-heavy lookup against plain: interleaved, medians, ratios.
+"""How fast bundles are on this CPU, beside peers and beside what the memory allows: interleaved, medians, ratios.
 
-Every side decodes the same dequantised weights on the same number of threads. Prints a table, then JSON.
+Every side decodes weights from the same checkpoint greedily on the same number of threads, from token ids. Prints a
+table; --json writes all runs. Exits 1 if speculative ids differ from plain ones. `bench/peers.sh` installs the peers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from answer import Answer, CommandError, answer, begun_again
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
-STORY = "Once upon a time, in a village between two rivers, there lived a clockmaker who"
+import bundles
+from answer import CommandError
+from figure import Figure
+from figures import decode, lookup, prefill, verify, whole
+from figures.context import PROFILES, Context
+from machine import describe
+from sides.process import SideError
+from sides.roster import Roster, cores
+from smollm2 import FetchError, fetch
+
+PER_PROFILE: dict[str, Callable[[Context, str], Figure]] = {
+    "decode": decode.measure,
+    "verify": verify.measure,
+    "prefill": prefill.measure,
+    "copy": lookup.copy,
+    "edit": lookup.edit,
+    "chat": lookup.chat,
+    "code": lookup.code,
+}
+"""Figures that each profile has one of, by name."""
+WHOLE: dict[str, Callable[[Context], Figure]] = {"start": whole.start, "compile": whole.compile_time}
+"""Figures of the whole road."""
+NAMES = [*(f"{name}-{profile}" for name in PER_PROFILE for profile in PROFILES), *WHOLE]
 
 
 def main() -> int:
-    """Returns the exit code: 1 if speculative ids differ from plain ones."""
+    """Returns the exit code."""
     options = parse()
-    if not options.gguf.is_file():
-        print(f"error: {options.gguf}: no such file", file=sys.stderr)
-        return 2
-    runs: dict[str, list[float]] = {"plain": [], "transformers": [], "copy plain": [], "copy lookup": []}
     try:
-        same, rounds = measure(options, runs)
-    except CommandError as error:
+        context = Context(Roster(find_bundles(options.bundle), options.peers, options.threads))
+    except (FetchError, CommandError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    result = {
-        "machine": machine(),
-        "threads": options.threads,
-        "repeats": options.repeats,
-        "tokens_per_second": runs,
-        "plain_over_transformers": spread(runs["plain"], runs["transformers"]),
-        "lookup_over_plain": spread(runs["copy lookup"], runs["copy plain"]),
-        "copy_tokens_per_round": rounds,
-        "identical": same,
-    }
-    report(result)
-    print(json.dumps(result))
-    return 0 if same else 1
+        return 2
+    context.repeats, context.tokens = (1, 32) if options.quick else (options.repeats, options.tokens)
+    found, failed = list[Figure](), False
+    print(f"{describe()}, {options.threads} threads, {context.repeats} interleaved runs")
+    for name in chosen(options.only, quick=options.quick):
+        try:
+            figure = measure(context, name)
+        except (SideError, CommandError) as error:
+            print(f"\n{name}: left out: {error}", flush=True)
+            failed = True
+            continue
+        found.append(figure)
+        print(f"\n{figure.text()}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(record(context, found), indent=1) + "\n")
+    return 1 if failed or any(figure.identical is False for figure in found) else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bundle", type=Path, required=True, help="a bf16 bundle")
-    parser.add_argument("--gguf", type=Path, required=True, help="the checkpoint that the bundle was made from")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=128, help="tokens decoded per run")
+    add = parser.add_argument
+    add("--bundle", type=Path, action="append", help="a bundle, one per profile; default: bundles made in .demo")
+    add("--peers", type=Path, default=bundles.ROOT / ".peers", help="the folder of bench/peers.sh")
+    add("--threads", type=int, default=cores())
+    add("--repeats", type=int, default=5, help="turns that count, after one to warm up")
+    add("--tokens", type=int, default=128, help="tokens decoded per run; some figures take two or four times as many")
+    add("--quick", action="store_true", help="one short turn of each figure, to see that everything runs")
+    add("--only", action="append", metavar="NAME", help=f"a figure or the first part of its name: {', '.join(NAMES)}")
+    add("--json", type=Path, metavar="FILE", help="write every run there")
     return parser.parse_args()
 
 
-def measure(options: argparse.Namespace, runs: dict[str, list[float]]) -> tuple[bool, float]:
-    """Fill `runs` with tokens a second, the sides taking turns. Returns (texts identical, tokens a round)."""
-
-    def ours(prompt: str, drafter: str, max_tokens: int) -> Answer:
-        limits = {"max_tokens": max_tokens, "threads": options.threads}
-        return answer(options.bundle, prompt, drafter=drafter, raw=True, **limits)
-
-    copy, same, rounds = begun_again(), True, 0.0
-    with peer(options) as decode:
-        for turn in range(options.repeats + 1):
-            plain = ours(STORY, "none", options.tokens)
-            theirs = decode()
-            copied = ours(copy, "none", 2 * options.tokens), ours(copy, "lookup", 2 * options.tokens)
-            same, rounds = same and copied[0].ids == copied[1].ids, copied[1].tokens_per_round
-            if turn == 0:  # warms caches and clocks
-                continue
-            rates = plain.tokens_per_second, theirs, copied[0].tokens_per_second, copied[1].tokens_per_second
-            for side, rate in zip(runs, rates, strict=True):
-                runs[side].append(round(rate, 2))
-    return same, round(rounds, 2)
+def chosen(only: list[str] | None, *, quick: bool) -> list[str]:
+    """Names of the figures to measure; a compile is not quick."""
+    if only:
+        unknown = [wanted for wanted in only if not any(name.startswith(wanted) for name in NAMES)]
+        if unknown:
+            sys.exit(f"error: there is no figure {unknown[0]}; there are {', '.join(NAMES)}")
+        return [name for name in NAMES if any(name.startswith(wanted) for wanted in only)]
+    return [name for name in NAMES if not (quick and name == "compile")]
 
 
-@contextmanager
-def peer(options: argparse.Namespace) -> Iterator[Any]:
-    """A process that holds the Transformers model; calling what is yielded decodes once and returns tokens a second."""
-    script = Path(__file__).with_name("transformers_peer.py")
-    words = [options.gguf, options.bundle / "tokenizer.json", options.threads, options.tokens]
-    process = subprocess.Popen(
-        [sys.executable, str(script), *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None and process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    def decode() -> float:
-        stdin.write(json.dumps(STORY) + "\n")
-        stdin.flush()
-        line = stdout.readline()
-        if not line:
-            raise CommandError("the Transformers side ended early; its error stands above")
-        return float(line)
-
-    try:
-        yield decode
-    finally:
-        stdin.close()
-        process.wait()
+def measure(context: Context, name: str) -> Figure:
+    """One figure. SideError if our own side is not there, or a CommandError."""
+    if name in WHOLE:
+        return WHOLE[name](context)
+    kind, _, profile = name.partition("-")
+    if profile not in context.roster.bundles:
+        raise SideError(f"there is no bundle of profile {profile}")
+    return PER_PROFILE[kind](context, profile)
 
 
-def spread(upper: list[float], lower: list[float]) -> dict[str, float]:
-    """Median, least and greatest ratio of runs that stood side by side."""
-    ratios = [round(a / b, 3) for a, b in zip(upper, lower, strict=True)]
-    return {"median": round(median(ratios), 3), "min": min(ratios), "max": max(ratios)}
+def find_bundles(given: list[Path] | None) -> dict[str, Path]:
+    """Bundles by profile: those given, or those in .demo, compiled where they are missing or old."""
+    if given:
+        return {bundles.profile_of(path): path for path in given}
+    checkpoint, found = fetch(), dict[str, Path]()
+    for profile in PROFILES:
+        print(f"bundle {bundles.place(profile)}", file=sys.stderr)
+        bundles.build(checkpoint, profile)
+        found[profile] = bundles.place(profile)
+    return found
 
 
-def report(result: dict[str, Any]) -> None:
-    print(f"{result['machine']}, {result['threads']} threads, {result['repeats']} interleaved runs\n")
-    for side, rates in result["tokens_per_second"].items():
-        print(f"{side:16}{median(rates):10.1f} tok/s   ({min(rates):.1f} to {max(rates):.1f})")
-    for name in ("plain_over_transformers", "lookup_over_plain"):
-        ratio = result[name]
-        title = name.replace("_", " ")
-        print(f"{title:26}{ratio['median']:6.2f} x   ({ratio['min']:.2f} to {ratio['max']:.2f})")
-    print(f"copy: {result['copy_tokens_per_round']} tokens a round, identical: {result['identical']}\n")
-
-
-def machine() -> str:
-    """The processor's name and how many of its cores are ours."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.machine()
-    return f"{name}, {os.cpu_count()} cores"
+def record(context: Context, figures: list[Figure]) -> dict:
+    return {
+        "machine": describe(),
+        "date": time.strftime("%Y-%m-%d"),
+        "threads": context.roster.threads,
+        "repeats": context.repeats,
+        "tokens": context.tokens,
+        "versions": context.versions,
+        "figures": [figure.record() for figure in figures],
+    }
 
 
 if __name__ == "__main__":

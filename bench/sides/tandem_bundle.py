@@ -1,0 +1,62 @@
+"""Our side: a bundle loaded as `tandem-run` loads it, and asked through its worker.
+
+Arguments: bundle, threads. A request's `speculate` chooses between lookup and plain decoding, `stop_ids` end it early.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from sides.serving import Generate, serve
+
+
+class Collected:
+    """A `Sink` that keeps all ids and the counts."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.stats: Any = None
+        self.error: Any = None
+        self.done = Event()
+
+    def tokens(self, ids: list[int]) -> bool:
+        self.ids += ids
+        return False
+
+    def finished(self, reason: Any, stats: Any, error: Any) -> None:
+        self.stats, self.error = stats, error
+        self.done.set()
+
+
+def load() -> tuple[str, Generate]:
+    from tandem import __version__
+    from tandem.runtime.loading import LoadOptions, load
+    from tandem.runtime.request import Request
+
+    service = load(Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2]), max_num_seqs=1))
+
+    def generate(
+        ids: list[int], num_tokens: int, speculate: bool = False, stop_ids: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        sink = Collected()
+        request = Request(tuple(ids), num_tokens, stop_ids=frozenset(stop_ids), speculate=speculate)
+        service.worker.submit(request, sink)
+        sink.done.wait()
+        if sink.error:
+            raise sink.error
+        stats = sink.stats
+        return {
+            "ids": sink.ids,
+            "prefill_ms": stats.prefill_ms,
+            "decode_ms": stats.decode_ms,
+            "rounds": stats.rounds,
+        }
+
+    return f"tandem {__version__}, {service.bundle_id[:12]}", generate
+
+
+if __name__ == "__main__":
+    serve(load)

@@ -1,0 +1,33 @@
+"""How a figure is printed and recorded."""
+
+from __future__ import annotations
+
+import json
+
+from figure import Figure, Line
+from spread import Goal, Spread
+
+
+def _figure() -> Figure:
+    ratio = Line("over peer", Spread.of([1.1, 1.3, 1.2]), "x", Goal(1.0, 1.5), "a note")
+    return Figure("decode-bf16", "plain decoding", [Line("ours", Spread.of([100.0]), "tok/s"), ratio], identical=False)
+
+
+def test_the_table_shows_the_spread_the_goal_and_differing_ids() -> None:
+    figure = _figure()
+    figure.absent.append("peer: not there")
+    head, ours, ratio, same, absent = figure.text().splitlines()
+    assert head == "decode-bf16: plain decoding"
+    assert ours.split() == ["ours", "100.0", "(100.0", "to", "100.0)", "tok/s"]
+    assert "1.20 (1.10 to 1.30) x   [at least 1, aim 1.5: reached]   a note" in ratio
+    assert same.split() == ["same", "ids:", "NO"]
+    assert absent.strip() == "left out: peer: not there"
+
+
+def test_the_record_is_json_with_every_run_and_the_verdict() -> None:
+    record = json.loads(json.dumps(_figure().record()))
+    assert record["identical"] is False
+    ours, ratio = record["lines"]
+    assert "verdict" not in ours
+    assert ratio["runs"] == [1.1, 1.3, 1.2]
+    assert (ratio["goal"], ratio["verdict"]) == ("at least 1, aim 1.5", "reached")
