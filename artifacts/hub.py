@@ -58,8 +58,9 @@ class HubSource:
     def open(self, file: FileRecord, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         with self._get(file.path, offset) as response:
             if response.status_code == 416:
-                raise BundleCorrupt(f"{file.path}: ends before byte {offset} at {self._address}; push the bundle again")
-            yield offset if response.status_code == 206 else 0, response.iter_bytes(_CHUNK)
+                yield offset, iter(())  # there is nothing behind `offset`
+            else:
+                yield offset if response.status_code == 206 else 0, response.iter_bytes(_CHUNK)
 
     def _read(self, name: str, limit: int) -> bytes | None:
         data = b""

@@ -65,15 +65,13 @@ class Repository:
 
     @contextmanager
     def stream(self, path: str, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Where the bytes of `path` begin that come, which is `offset` or 0, and the bytes.
-
-        BundleCorrupt if there are no more than `offset`.
-        """
+        """Where the bytes of `path` begin that come, which is `offset` or 0, and the bytes."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._send("GET", path, headers=headers, ok=(200, 206, 416)) as response, self._lost():
             if response.status_code == 416:
-                raise BundleCorrupt(f"{self.address}: {path} ends before byte {offset}; push the bundle again")
-            yield offset if response.status_code == 206 else 0, response.iter_content(_CHUNK)
+                yield offset, iter(())  # there is nothing behind `offset`
+            else:
+                yield offset if response.status_code == 206 else 0, response.iter_content(_CHUNK)
 
     def upload(self, digest: str, size: int, path: Path, progress: Progress) -> None:
         """Stores the file at `path`, of `size` bytes, as the blob `digest`; the registry checks it."""

@@ -38,9 +38,9 @@ class Source(Protocol):
     def signature(self) -> bytes | None: ...
 
     def open(self, file: FileRecord, offset: int) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Where the bytes begin that come, which is `offset` or 0, and the bytes. BundleCorrupt: ends before `offset`.
+        """Where the bytes begin that come, which is `offset` or 0, and the bytes.
 
-        Those and all others raise TransferError for a place that cannot be reached or says no.
+        This and the others raise TransferError for a place that cannot be reached or says no.
         """
 
 
