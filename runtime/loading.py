@@ -77,6 +77,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         max_lanes=num_lanes,
         max_queue=options.max_queue,
     )
+    _trim_heap()
     worker = Worker(engine)
     worker.start()
     facts = manifest.tokenizer
@@ -142,7 +143,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
-        _trim_heap()
         tokenizer.decode(tokenizer.encode("Hello, world 1!\n").ids)
         return tokenizer
     except (KeyboardInterrupt, SystemExit):
@@ -152,6 +152,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _trim_heap() -> None:
-    """Gives back what parsing left behind, as much again as a tokenizer itself, where the C library offers that."""
+    """Gives back what reading left behind, half as much as it made, where the C library offers that."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
