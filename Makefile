@@ -1,4 +1,5 @@
-# make demo: from a checkpoint to exact text. make test: the test suite. Both make .venv first, once per pyproject.
+# make demo: from a checkpoint to exact text. make test: the test suite. make bench: figures beside peers.
+# Each makes .venv first, once per pyproject.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
@@ -10,11 +11,16 @@ BUILDER := $(VENV)/.builder-$(HASH)
 DEVELOPER := $(VENV)/.developer-$(HASH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint wheel install clean
+.PHONY: demo bench test lint wheel install clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILDER)
 	@$(BIN)/python bench/demo.py
+
+# Peers come first, each in its own environment in .peers; those that cannot be installed are left out.
+bench: $(BUILDER)
+	-@PYTHON="$(PYTHON)" TORCH="$(TORCH)" bash bench/peers.sh .peers
+	@$(BIN)/python bench/cpu.py --json .demo/cpu.json --markdown .demo/cpu.md
 
 test: $(DEVELOPER)
 	$(BIN)/python -m pytest

@@ -1,7 +1,7 @@
 """How fast bundles are on this CPU, beside peers and beside what the memory allows: interleaved, medians, ratios.
 
-Every side decodes weights from the same checkpoint greedily on the same number of threads, from token ids. Prints a
-table; --json writes all runs. Exits 1 if speculative ids differ from plain ones. `bench/peers.sh` installs the peers.
+Every side decodes weights from the same checkpoint greedily on the same number of threads, from token ids. Prints
+tables; --json writes all runs. Exits 1 if speculative ids differ from plain ones. `bench/peers.sh` installs the peers.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def main() -> int:
             continue
         found.append(figure)
         print(f"\n{figure.text()}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(record(context, found), indent=1) + "\n")
+        write(options, context, found)
     return 1 if failed or any(figure.identical is False for figure in found) else 0
 
 
@@ -76,6 +75,7 @@ def parse() -> argparse.Namespace:
     add("--quick", action="store_true", help="one short turn of each figure, to see that everything runs")
     add("--only", action="append", metavar="NAME", help=f"a figure or the first part of its name: {', '.join(NAMES)}")
     add("--json", type=Path, metavar="FILE", help="write every run there")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables there")
     return parser.parse_args()
 
 
@@ -109,6 +109,14 @@ def find_bundles(given: list[Path] | None) -> dict[str, Path]:
         bundles.build(checkpoint, profile)
         found[profile] = bundles.place(profile)
     return found
+
+
+def write(options: argparse.Namespace, context: Context, found: list[Figure]) -> None:
+    """What there is so far, so that an interrupted run leaves what it measured."""
+    if options.markdown:
+        options.markdown.write_text("\n".join(figure.markdown() for figure in found))
+    if options.json:
+        options.json.write_text(json.dumps(record(context, found), indent=1) + "\n")
 
 
 def record(context: Context, figures: list[Figure]) -> dict:

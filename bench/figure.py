@@ -21,13 +21,21 @@ class Line:
     goal: Goal | None = None
     note: str = ""
 
+    @property
+    def digits(self) -> int:
+        """Places behind the point that are worth showing."""
+        return 2 if self.unit in {"x", "s"} else 1
+
     def text(self) -> str:
-        digits = 2 if self.unit in {"x", "s"} else 1
         goal = ""
         if self.goal:
             goal = f"   [{self.goal}: {self.goal.verdict(self.spread.median)}]"
         note = f"   {self.note}" if self.note else ""
-        return f"  {self.name:<44} {self.spread.text(digits)} {self.unit}{goal}{note}"
+        return f"  {self.name:<44} {self.spread.text(self.digits)} {self.unit}{goal}{note}"
+
+    def markdown(self) -> str:
+        goal = f"{self.goal}: {self.goal.verdict(self.spread.median)}" if self.goal else ""
+        return f"| {self.name.strip()} | {self.spread.text(self.digits)} {self.unit} | {goal} | {self.note} |"
 
     def record(self) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.name, "unit": self.unit} | self.spread.record()
@@ -54,6 +62,13 @@ class Figure:
             parts.append(f"  same ids: {'yes' if self.identical else 'NO'}")
         parts += [f"  left out: {reason}" for reason in self.absent]
         return "\n".join(parts + ([f"  {self.disturbed}"] if self.disturbed else []))
+
+    def markdown(self) -> str:
+        """A table for `docs/measurements.md`."""
+        parts = [f"**{self.title}** (`--only {self.name}`)", "", "| | | goal | |", "|---|---|---|---|"]
+        parts += [line.markdown() for line in self.lines]
+        parts += [f"| same ids | {'yes' if self.identical else 'NO'} | | |"] if self.identical is not None else []
+        return "\n".join([*parts, ""])
 
     def record(self) -> dict[str, Any]:
         return {

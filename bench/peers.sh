@@ -56,7 +56,7 @@ llama() {
 }
 
 transformers() {
-  environment transformers "$TORCH" $TRANSFORMERS
+  environment transformers $TORCH $TRANSFORMERS
   made bf16 "$folder/venvs/transformers/bin/python" "$bench/peers/dequantised.py" "$(gguf)"
 }
 
@@ -80,7 +80,9 @@ openvino() {
 
 exporters() {
   transformers
-  environment export "$TORCH" $EXPORT
+  environment export $TORCH $EXPORT
+  # It comes with optimum-intel, need not fit this torch, and would keep Transformers from being imported.
+  "$folder/venvs/export/bin/python" -m pip uninstall --quiet --yes torchvision
 }
 
 failed=()

@@ -31,3 +31,11 @@ def test_the_record_is_json_with_every_run_and_the_verdict() -> None:
     assert "verdict" not in ours
     assert ratio["runs"] == [1.1, 1.3, 1.2]
     assert (ratio["goal"], ratio["verdict"]) == ("at least 1, aim 1.5", "reached")
+
+
+def test_markdown_has_a_row_per_line() -> None:
+    rows = _figure().markdown().splitlines()
+    assert rows[0] == "**plain decoding** (`--only decode-bf16`)"
+    assert "| ours | 100.0 (100.0 to 100.0) tok/s |  |  |" in rows
+    assert "| over peer | 1.20 (1.10 to 1.30) x | at least 1, aim 1.5: reached | a note |" in rows
+    assert all(row.count("|") == 5 for row in rows if row.startswith("|"))
