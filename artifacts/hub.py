@@ -46,10 +46,15 @@ class HubSource:
     def check(self, manifest: Manifest) -> None:
         with _told(self._address):
             tree = self._api.list_repo_tree(self._address.repository, recursive=True, revision=self._commit)
-            sizes = {entry.path: getattr(entry, "size", None) for entry in tree}
+            there = {entry.path: entry for entry in tree}
         for file in manifest.files:
-            if (found := sizes.get(file.path)) != file.size:
-                raise BundleCorrupt(f"{file.path}: {file.size} bytes wanted, {found or 'nothing'} at {self._address}")
+            found = there.get(file.path)
+            size, lfs = getattr(found, "size", "nothing"), getattr(found, "lfs", None)
+            if size != file.size or (lfs and lfs.sha256 != file.sha256):
+                raise BundleCorrupt(
+                    f"{file.path}: {file.size} bytes of sha256 {file.sha256} wanted, "
+                    f"{size}{f' of {lfs.sha256}' if lfs else ''} at {self._address}"
+                )
 
     def signature(self) -> bytes | None:
         return self._read(layout.SIGNATURE, layout.MAX_JSON_BYTES)
@@ -121,12 +126,15 @@ def _commit(api: HfApi, address: HubAddress, operations: list[Any], manifest: Ma
     message = f"{manifest.name} {manifest.profile} for {manifest.device}"
     try:
         with _told(address):
-            return api.create_commit(
-                address.repository, operations, commit_message=message, revision=address.revision
-            ).oid
-    except (RuntimeError, ValueError) as error:  # uploads of the library raise these bare
-        why = " ".join(str(error.__cause__ or error).split())[:300]
-        raise TransferError(f"{address}: {why}; run the command again") from error
+            try:
+                made = api.create_commit(
+                    address.repository, operations, commit_message=message, revision=address.revision
+                )
+            except RuntimeError as error:  # an upload went wrong, for the reason inside
+                raise error.__cause__ or error from error
+    except (RuntimeError, ValueError) as error:  # an upload of the library raises these bare
+        raise TransferError(f"{address}: {' '.join(str(error).split())[:300]}; run the command again") from error
+    return made.oid
 
 
 def _earlier(api: HfApi, address: HubAddress) -> set[str]:
