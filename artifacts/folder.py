@@ -23,9 +23,10 @@ def read(folder: Path, name: str, limit: int) -> bytes:
         raise BundleCorrupt(f"{name}: missing in {folder}; this is no bundle, or not a whole one") from None
     except OSError as error:
         raise BundleCorrupt(f"{name}: cannot be read ({error.strerror}); it must be a regular file") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise BundleCorrupt(f"{name}: not a regular file")
     with os.fdopen(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise BundleCorrupt(f"{name}: not a regular file")
         data = opened.read(limit + 1)
     if len(data) > limit:
         raise BundleCorrupt(f"{name}: over {limit} bytes")

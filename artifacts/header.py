@@ -95,7 +95,7 @@ def _check_entries(manifest: Manifest) -> None:
     keys = set()
     for i, entry in enumerate(manifest.entries):
         if digests.get(entry.program) != entry.sha256:
-            raise BundleCorrupt(f"{entry.program}: not the program listed - at `$.entries[{i}].sha256`")
+            raise _corrupt(f"{entry.program} is not the program listed - at `$.entries[{i}].sha256`")
         keys.add(manifest.key(entry))
     if len(keys) != len(manifest.entries):
         raise _corrupt("two entries with one key - at `$.entries`")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -44,25 +42,6 @@ def test_a_sound_bundle_gives_what_was_put_in(sealed: Path) -> None:
     assert sum(done) == sum(file.size for file in bundle.manifest.files)
 
 
-FILES = [
-    layout.MANIFEST, layout.WEIGHTS, layout.TOKENIZER, layout.PRICES, layout.PROOF, layout.ORACLE, layout.REPORT,
-    *map(layout.program_file, Kind),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*FILES, "kernels"])
-def test_a_short_or_missing_file_is_refused_by_name_at_open(bundle: Path, name: str) -> None:
-    path = next((bundle / name).iterdir()) if name == "kernels" else bundle / name
-    data = path.read_bytes()
-    for spoilt in (data[: len(data) // 2], b"", data + b" "):
-        path.write_bytes(spoilt)
-        with pytest.raises(BundleCorrupt, match=path.name):
-            open_bundle(bundle)
-    path.unlink()
-    with pytest.raises(BundleCorrupt, match=f"{path.name}: missing"):
-        open_bundle(bundle)
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(data=st.data())
 def test_every_changed_byte_is_refused_by_name(bundle: Path, data: st.DataObject) -> None:
@@ -80,49 +59,6 @@ def test_every_changed_byte_is_refused_by_name(bundle: Path, data: st.DataObject
     finally:
         path.write_bytes(sound)
     verify(bundle)
-
-
-def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths of every value in a manifest, the whole and its containers too."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] * bool(path) + [leaf for key, child in items for leaf in _leaves(child, (*path, key))]
-
-
-def _change(path: tuple[Any, ...], to: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
-    def change(fields: Any) -> None:
-        for key in path[:-1]:
-            fields = fields[key]
-        fields[path[-1]] = to(fields[path[-1]])
-
-    return change
-
-
-def _other(value: Any) -> Any:
-    """A value of the same type that differs, so that only the digests can tell."""
-    if isinstance(value, bool) or value is None:
-        return "x" if value is None else not value
-    if isinstance(value, int | float):
-        return value + 1
-    if isinstance(value, str):
-        return "0" + value[1:] if value[:1] != "0" else "1" + value[1:]
-    if isinstance(value, list):
-        return value[:-1] if value else [1]
-    return {**value, "more": 1}
-
-
-def test_every_changed_field_is_refused(bundle: Path) -> None:
-    path = bundle / layout.MANIFEST
-    sound = path.read_text()
-    places = _leaves(json.loads(sound))
-    assert len(places) > 100
-    changes: list[Callable[[Any], Any]] = [_other, lambda _: None, lambda _: [[]], lambda _: -1]
-    for place in places:
-        for to in changes:
-            sample.edit_manifest(bundle, _change(place, to))
-            if path.read_text() != sound:
-                with pytest.raises((BundleCorrupt, BundleMismatch, BundleUntrusted)):
-                    verify(bundle)
-            path.write_text(sound)
 
 
 def test_a_field_too_many_or_missing_is_named(bundle: Path) -> None:
@@ -160,16 +96,6 @@ def test_what_is_not_listed_is_refused(bundle: Path) -> None:
         open_bundle(bundle)
 
 
-def _replace_by_link(path: Path) -> None:
-    moved = path.rename(path.parents[1] / f"moved-{path.name}")
-    path.symlink_to(moved)
-
-
-def _replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def _replace_by_socket(path: Path) -> None:
     path.unlink()
     here = os.getcwd()
@@ -182,9 +108,8 @@ def _replace_by_socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.WEIGHTS])
-@pytest.mark.parametrize("replace", [_replace_by_link, _replace_by_pipe, _replace_by_socket])
-def test_links_and_special_files_are_refused(bundle: Path, name: str, replace: Callable[[Path], None]) -> None:
-    replace(bundle / name)
+def test_a_socket_is_refused(bundle: Path, name: str) -> None:
+    _replace_by_socket(bundle / name)
     with pytest.raises(BundleCorrupt, match=f"{name}: "):
         open_bundle(bundle)
 
