@@ -75,6 +75,13 @@ def _sendable(context: click.Context, param: click.Parameter, value: str | None)
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")
+@click.option(
+    "--trust-key",
+    "trust_keys",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="... or only if this public key signed the bundle; may be repeated. ~/.config/tandem/trusted-keys/*.pem too.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
 @click.version_option(__version__)
 def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, verbose: bool, **flags: Any) -> None:
@@ -146,7 +153,7 @@ def _settle() -> None:
 def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
-    names = ("drafter", "threads", "max_model_len", "max_queue", "trust_native", "served_model_name")
+    names = ("drafter", "threads", "max_model_len", "max_queue", "trust_native", "trust_keys", "served_model_name")
     return LoadOptions(max_num_seqs=max_num_seqs, **{name: flags[name] for name in names})
 
 

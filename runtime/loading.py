@@ -43,6 +43,7 @@ class LoadOptions:
     max_model_len: int | None = None
     max_queue: int = 64
     trust_native: bool = False
+    trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
 
 
@@ -58,7 +59,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     from tandem.runtime.worker import Worker
 
     options = options or LoadOptions()
-    bundle = open_bundle(path, trust_native=options.trust_native)
+    bundle = open_bundle(path, trust_native=options.trust_native, trust_keys=options.trust_keys)
     manifest, geometry = bundle.manifest, bundle.geometry
     context_length = options.max_model_len or geometry.context_length
     if context_length > geometry.context_length:
@@ -138,11 +139,12 @@ def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a bundle, after it has encoded and decoded a few words. Raises BundleCorrupt when it cannot."""
+    """The tokenizer of a bundle, after it has encoded and decoded a few words. BundleCorrupt when it cannot."""
     from tokenizers import Tokenizer
 
+    data = path.read_bytes()  # tokenizers' own reader knows no path that is not UTF-8
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(data)
         tokenizer.decode(tokenizer.encode("Hello, world 1!\n").ids)
         return tokenizer
     except (KeyboardInterrupt, SystemExit):

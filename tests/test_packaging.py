@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+SHIPPING = ("hub", "oci", "sign", "verify")
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 
 
@@ -85,7 +86,7 @@ def test_command_exists(target: str) -> None:
 
 def test_serving_imports_only_what_the_base_install_brings() -> None:
     declared = _distributions(PROJECT["project"]["dependencies"])
-    optional = _distributions(EXTRAS["structured"])
+    optional = _distributions([line for name in ("structured", *SHIPPING) for line in EXTRAS[name]])
     assert _imported("tandem", "artifacts", "runtime") - declared <= optional
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 
 from tandem.artifacts.digest import Progress
-from tandem.artifacts.transfer import Meter
+from tandem.artifacts.shipping.transfer import Meter
 
 
 def meter(label: str) -> Meter:

@@ -23,17 +23,17 @@ def command(source: str, bundle: Path, plain_http: bool, replace: bool, key: Pat
 
     It appears there when every byte has been checked. After a cut the same command goes on where it stopped.
     """
-    from tandem.artifacts import address, transfer
     from tandem.artifacts.commands.meter import meter
+    from tandem.artifacts.shipping import address, transfer
 
     place = address.parse(source)
     origin: transfer.Source
     if isinstance(place, address.OciAddress):
-        from tandem.artifacts.oci import OciSource
+        from tandem.artifacts.shipping.oci import OciSource
 
         origin = OciSource(place, plain_http=plain_http)
     else:
-        from tandem.artifacts.hub import HubSource
+        from tandem.artifacts.shipping.hub import HubSource
 
         origin = HubSource(place)
     transfer.pull(origin, bundle, meter("Pulling"), replace=replace, key=key)

@@ -24,19 +24,19 @@ def command(bundle: Path, target: str, plain_http: bool, public: bool) -> None:
     What is there already is not sent again, so run it again after a cut. Prints where exactly the bundle lies now.
     Logins are those of docker and of hf.
     """
-    from tandem.artifacts import address
     from tandem.artifacts.commands.meter import meter
-    from tandem.artifacts.outbox import pack
+    from tandem.artifacts.shipping import address
+    from tandem.artifacts.shipping.outbox import pack
 
     place = address.parse(target)
     if isinstance(place, address.OciAddress):
-        from tandem.artifacts import oci
+        from tandem.artifacts.shipping import oci
 
         outbox = pack(bundle, meter("Verifying"))
         with meter("Pushing")(outbox.size) as progress:
             click.echo(oci.push(outbox, place, progress, plain_http=plain_http))
     else:
-        from tandem.artifacts import hub
+        from tandem.artifacts.shipping import hub
 
         outbox = pack(bundle, meter("Verifying"))
         click.echo(hub.push(outbox, place, public=public, bars=sys.stderr.isatty()))

@@ -81,13 +81,15 @@ def test_json(loaded: Loader, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["stats"]) == set(LaneStats.__dataclass_fields__)
 
 
-def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.touch()
     monkeypatch.setenv("TANDEM_RUN_TOP_K", "4")
     words = "--temperature 0.5 --top-p 0.9 --min-p 0.1 --seed 3 --drafter none --threads 2 --max-model-len 64"
-    assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native") == 0
+    assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native", "--trust-key", str(key)) == 0
     assert loaded.worker.requests[0].sampling == Sampling(0.5, 0.9, 4, 0.1, 3)
-    wanted = LoadOptions(drafter="none", threads=2, max_num_seqs=1, max_model_len=64, trust_native=True)
-    assert loaded.options == [wanted]
+    limits = {"threads": 2, "max_num_seqs": 1, "max_model_len": 64}
+    assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tests.artifacts.loopback import Handler
+from tests.artifacts.shipping.loopback import Handler
 
 LARGE = (".safetensors", ".so", ".md")
 """What is kept as LFS objects here; the rest goes into the commit itself."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from tandem.artifacts.address import OciAddress
 from tandem.artifacts.digest import Progress
-from tandem.artifacts.login import Login
+from tandem.artifacts.shipping.address import OciAddress
+from tandem.artifacts.shipping.login import Login
 from tandem.errors import BundleCorrupt, TransferError, UsageError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Bundles as artifacts of an OCI registry: the manifest as config, one layer per file under its path as title.
 
-Knows the artifact's shape; HTTP is `tandem.artifacts.registry`'s.
+Knows the artifact's shape; HTTP is `tandem.artifacts.shipping.registry`'s.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from tandem.artifacts import canonical, layout
-from tandem.artifacts.address import OciAddress
 from tandem.artifacts.digest import Progress, sha256_bytes
 from tandem.artifacts.manifest import FileRecord, Manifest
-from tandem.artifacts.outbox import Outbox
-from tandem.artifacts.registry import Repository
-from tandem.artifacts.transfer import patiently
+from tandem.artifacts.shipping.address import OciAddress
+from tandem.artifacts.shipping.outbox import Outbox
+from tandem.artifacts.shipping.registry import Repository
+from tandem.artifacts.shipping.transfer import patiently
 from tandem.errors import BundleCorrupt, BundleError, UsageError
 
 IMAGE = "application/vnd.oci.image.manifest.v1+json"

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tandem.artifacts import layout, transfer
-from tandem.artifacts.cli import cli
+from tandem.artifacts import layout
 from tandem.artifacts.digest import sha256_file
-from tandem.artifacts.signing import sign
-from tandem.command import run_command
-from tests.artifacts import sample
-from tests.artifacts.fake_hub import Hub, HubHandler, Repo
-from tests.artifacts.keys import write_pair
-from tests.artifacts.loopback import Server, serving
+from tests.artifacts.shipping.desk import BIG, files, run
+from tests.artifacts.shipping.fake_hub import Hub, HubHandler, Repo
+from tests.artifacts.shipping.loopback import Server, serving
 
 # huggingface_hub's own uploads, which we cannot change.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-BIG = 3 << 20
 PLACE = "hf://me/tiny"
 
 
@@ -30,20 +25,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(transfer, "PAUSES", (0.0, 0.0))
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     with serving(HubHandler, Hub()) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
         yield server
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory, state_home: Path) -> Path:
-    """A sound, signed bundle with one large file; tests must not change it."""
-    folder = tmp_path_factory.mktemp("large")
-    sample.write(folder / "tiny", note="0123456789abcdef" * (BIG // 16))
-    sign(folder / "tiny", write_pair(folder, "mine")[0])
-    return folder / "tiny"
 
 
 @pytest.fixture
@@ -51,15 +36,6 @@ def pushed(server: Server, large: Path, capsys: pytest.CaptureFixture[str]) -> S
     assert run(capsys, "push", large, PLACE)[0] == 0
     server.seen.clear()
     return server
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = run_command(cli, "tandem-bundle", [str(a) for a in arguments])
-    return code, *capsys.readouterr()
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def repo(server: Server) -> Repo:

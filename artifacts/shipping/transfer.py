@@ -1,6 +1,6 @@
 """A bundle's way from a remote place to a folder: manifest first, each file on from where it stopped, all checked.
 
-Knows nothing of protocols; `tandem.artifacts.oci` and `tandem.artifacts.hub` speak them.
+Knows nothing of protocols; `tandem.artifacts.shipping.oci` and `tandem.artifacts.shipping.hub` speak them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar
 
 from tandem.artifacts import envelope, signature
 from tandem.artifacts.digest import Progress
-from tandem.artifacts.landing import Landing
 from tandem.artifacts.manifest import FileRecord, Manifest
-from tandem.artifacts.part import Part
+from tandem.artifacts.shipping.landing import Landing
+from tandem.artifacts.shipping.part import Part
 from tandem.errors import BundleCorrupt, BundleUntrusted, TransferError, UsageError
 
 PAUSES = (1.0, 2.0, 4.0, 8.0)

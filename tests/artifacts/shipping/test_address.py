@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.artifacts.address import HubAddress, OciAddress, parse
+from tandem.artifacts.shipping.address import HubAddress, OciAddress, parse
 from tandem.errors import UsageError
 
 SHA = "sha256:" + "ab" * 32

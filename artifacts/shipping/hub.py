@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.artifacts import layout
-from tandem.artifacts.address import HubAddress
 from tandem.artifacts.header import decode
 from tandem.artifacts.manifest import FileRecord, Manifest
-from tandem.artifacts.outbox import Outbox
+from tandem.artifacts.shipping.address import HubAddress
+from tandem.artifacts.shipping.outbox import Outbox
 from tandem.errors import BundleCorrupt, BundleError, TransferError, UsageError
 
 if TYPE_CHECKING:

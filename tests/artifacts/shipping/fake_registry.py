@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.artifacts.loopback import Handler
+from tests.artifacts.shipping.loopback import Handler
 
 
 def digest_of(data: bytes) -> str:

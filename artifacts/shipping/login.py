@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tandem.artifacts.address import OciAddress
+from tandem.artifacts.shipping.address import OciAddress
 
 if TYPE_CHECKING:
     import requests

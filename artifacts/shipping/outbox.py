@@ -11,7 +11,7 @@ from pathlib import Path
 from tandem.artifacts import digest, envelope, layout
 from tandem.artifacts.manifest import FileRecord, Manifest, encode
 from tandem.artifacts.reader import open_bundle
-from tandem.artifacts.transfer import Meter
+from tandem.artifacts.shipping.transfer import Meter
 
 
 @dataclass(frozen=True, slots=True)
