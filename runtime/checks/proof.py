@@ -37,11 +37,12 @@ class Report:
 
 
 class Reference:
-    """What one-token steps give: digests of logits by token prefix, of K and V by text and length."""
+    """What one-token steps give: digests of logits by token prefix, of K and V by the text they hold."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._logits: dict[tuple[int, ...], str] = {}
+        self._states: dict[tuple[int, ...], str] = {}
 
     def steps(self, lane: int, prefix: list[int], path: Sequence[int]) -> str:
         """The logits digest after prefix + path. The lane holds K and V up to path[:-1]."""
@@ -49,8 +50,29 @@ class Reference:
         (found,) = self._lab.extend(lane, [path[-1]], len(prefix) + len(path) - 1)
         return self._logits.setdefault(key, found)
 
+    def keep_state(self, lane: int, text: Sequence[int]) -> None:
+        """Remembers K and V of `text`, which the lane holds from one-token steps and nothing else."""
+        self._states[tuple(text)] = self._lab.state(lane, len(text))
+
     def known(self, prefix: list[int], path: Sequence[int]) -> str | None:
         return self._logits.get((*prefix, *path))
+
+    def known_state(self, text: Sequence[int]) -> str | None:
+        return self._states.get(tuple(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One joint pass, and the path that each lane commits of its tree."""
+
+    kind: Kind
+    lanes: list[int]
+    starts: list[int]
+    trees: list[DraftTree]
+    paths: list[list[int]]
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {sum(map(len, self.trees))} rows, {len(self.lanes)} lanes, prefixes {self.starts}"
 
 
 class Proof:
@@ -61,28 +83,46 @@ class Proof:
         vocab = lab.executor.geometry.vocab_size
         length = min(TEXT, lab.executor.geometry.context_length - MAX_TREE_ROWS)
         self._texts = [token_ids(length, vocab, seed=1000 + lane) for lane in range(lab.num_lanes)]
+        self._held = [0] * lab.num_lanes  # how many first tokens of its text a lane holds
         self._prefixes = [n for n in PREFIXES if n <= length]
         self._reference = Reference(lab)
         self._random = random.Random(7)
 
     def run(self) -> Report:
-        self._steps_and_chunks()
-        for num_rows in range(1, MAX_TREE_ROWS + 1):
-            prefix = self._prefix(num_rows)
-            self._verify(Kind.VERIFY_CHAIN, [0], [prefix], [self._chain(0, prefix, num_rows)])
-        for i in range(NUM_TREES):
-            num_rows = 2 + i * (MAX_TREE_ROWS - 2) // (NUM_TREES - 1)
-            self._verify(Kind.VERIFY_TREE, [0], [self._prefix(i)], [self._tree(num_rows)])
-        for kind, lanes, starts, trees in self._joint():
-            self._verify(kind, lanes, starts, trees)
+        cases = [self._case(*case) for case in self._passes()]
+        self._steps(cases)
+        self._chunks()
+        for case in cases:
+            self.advance(str(case))
+            self._verify(case)
         return self.report
 
-    def _steps_and_chunks(self) -> None:
-        """One-token steps over a text, then the same text in chunks of every size."""
+    def _passes(self) -> Iterator[tuple[Kind, list[int], list[int], list[DraftTree]]]:
+        """Chains of every width, trees from the smallest to the widest, then rows of several lanes."""
+        for num_rows in range(1, MAX_TREE_ROWS + 1):
+            prefix = self._prefix(num_rows)
+            yield Kind.VERIFY_CHAIN, [0], [prefix], [self._chain(0, prefix, num_rows)]
+        for i in range(NUM_TREES):
+            num_rows = 2 + i * (MAX_TREE_ROWS - 2) // (NUM_TREES - 1)
+            yield Kind.VERIFY_TREE, [0], [self._prefix(i)], [self._tree(num_rows)]
+        yield from self._joint()
+
+    def _case(self, kind: Kind, lanes: list[int], starts: list[int], trees: list[DraftTree]) -> Case:
+        return Case(kind, lanes, starts, trees, [tree.path(self._random.randrange(len(tree))) for tree in trees])
+
+    def _steps(self, cases: list[Case]) -> None:
+        """One-token steps over the first text, whose states are kept where a case will want them."""
         text = self._texts[0]
         for i in range(len(text)):
             self._reference.steps(0, text[:i], text[i : i + 1])
-        state = self.lab.state(0, len(text))
+        ends = {case.starts[0] + len(case.paths[0]) for case in cases if case.kind is not Kind.VERIFY_TREE}
+        for end in ends | {len(text)}:
+            if end <= len(text):
+                self._reference.keep_state(0, text[:end])
+
+    def _chunks(self) -> None:
+        """The same text in chunks of every size."""
+        text = self._texts[0]
         for size in CHUNKS:
             if size > self.lab.executor.geometry.max_rows:
                 continue
@@ -93,30 +133,44 @@ class Proof:
                 for i, found in enumerate(self.lab.extend(0, chunk, begin, outputs), len(chunk) - outputs):
                     wanted = self._reference.known(text[:begin], chunk[: i + 1])
                     self.report.compare(f"extend, chunks of {size}, position {begin + i}: logits", found, wanted or "")
+            state = self._reference.known_state(text) or ""
             self.report.compare(f"extend, chunks of {size}: state", self.lab.state(0, len(text)), state)
 
-    def _verify(self, kind: Kind, lanes: list[int], starts: list[int], trees: list[DraftTree]) -> None:
-        """One joint pass, a commit of a random path per lane, then the same by one-token steps."""
-        name = f"{kind}, {sum(map(len, trees))} rows, {len(lanes)} lanes, prefixes {starts}"
-        self.advance(name)
-        for lane, start in zip(lanes, starts, strict=True):
-            self.lab.fill(lane, self._texts[lane][:start])
-        found = self.lab.verify(kind, lanes, starts, trees)
-        paths = [tree.path(self._random.randrange(len(tree))) for tree in trees]
-        self.lab.commit(lanes, starts, paths)
-        ends = [start + len(path) for start, path in zip(starts, paths, strict=True)]
-        states = [self.lab.state(lane, end) for lane, end in zip(lanes, ends, strict=True)]
-        for lane, start, tree, rows, path, end, state in zip(
-            lanes, starts, trees, found, paths, ends, states, strict=True
-        ):
-            prefix = self._texts[lane][:start]
+    def _verify(self, case: Case) -> None:
+        """The pass and its commit, then the same by one-token steps."""
+        for lane, start in zip(case.lanes, case.starts, strict=True):
+            self._fill(lane, start)
+        found = self.lab.verify(case.kind, case.lanes, case.starts, case.trees)
+        self.lab.commit(case.lanes, case.starts, case.paths)
+        states = [
+            self.lab.state(lane, start + len(path))
+            for lane, start, path in zip(case.lanes, case.starts, case.paths, strict=True)
+        ]
+        for i, (lane, rows, state) in enumerate(zip(case.lanes, found, states, strict=True)):
+            prefix, tree, path = self._texts[lane][: case.starts[i]], case.trees[i], case.paths[i]
+            wanted, wanted_state = self._wanted(lane, prefix, tree, path)
             for node, row in enumerate(rows):
-                tokens = [tree.tokens[i] for i in tree.path(node)]
-                self.report.compare(f"{name}, row {node}: logits", row, self._reference.steps(lane, prefix, tokens))
-            tokens = [tree.tokens[i] for i in path]
-            for i in range(len(tokens)):
-                self._reference.steps(lane, prefix, tokens[: i + 1])
-            self.report.compare(f"{name}, path {path}: state", state, self.lab.state(lane, end))
+                self.report.compare(f"{case}, row {node}: logits", row, wanted[node])
+            self.report.compare(f"{case}, path {path}: state", state, wanted_state)
+
+    def _wanted(self, lane: int, prefix: list[int], tree: DraftTree, path: list[int]) -> tuple[list[str], str]:
+        """Logits of every node and the state of `path` by one-token steps: those already taken, or now in the lane."""
+        lines = [[tree.tokens[i] for i in tree.path(node)] for node in range(len(tree))]
+        taken = [self._reference.known(prefix, line) for line in lines]
+        kept = self._reference.known_state(prefix + lines[path[-1]])
+        if kept is not None and None not in taken:
+            return [bits for bits in taken if bits is not None], kept
+        logits = [self._reference.steps(lane, prefix, line) for line in lines]
+        for i in range(len(path)):
+            self._reference.steps(lane, prefix, lines[path[-1]][: i + 1])
+        return logits, self.lab.state(lane, len(prefix) + len(path))
+
+    def _fill(self, lane: int, start: int) -> None:
+        """Brings the first `start` tokens of its text into the lane, what it lost of them; the rest is open."""
+        held = min(self._held[lane], start)
+        if held < start:
+            self.lab.fill(lane, self._texts[lane][held:start], held)
+        self._held[lane] = start
 
     def _joint(self) -> Iterator[tuple[Kind, list[int], list[int], list[DraftTree]]]:
         """Passes with rows of two lanes and of all."""
