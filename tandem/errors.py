@@ -5,7 +5,8 @@
     ├── CheckpointError              a checkpoint is missing, damaged or of an unknown kind
     ├── CompileError                 a bundle cannot be built from a sound checkpoint
     │   ├── LoweringError            an operator without a lowering
-    │   └── ProofError               an entry moved a bit
+    │   ├── ProofError               an entry moved a bit
+    │   └── QualityError             a low-bit profile costs more quality than its limits allow
     ├── BundleError                  a bundle cannot be opened
     │   ├── BundleCorrupt            a file is missing, extra, short or changed
     │   ├── BundleMismatch           sound, but not for this machine or this version
@@ -41,6 +42,10 @@ class LoweringError(CompileError):
 
 
 class ProofError(CompileError):
+    pass
+
+
+class QualityError(CompileError):
     pass
 
 
