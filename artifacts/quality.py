@@ -9,6 +9,9 @@ from typing import Literal
 
 from tandem.artifacts.record import Capacity, Count, Number, Record
 
+DIGITS = 6
+"""Decimals of every figure, and of their differences: limits are compared with what is read."""
+
 
 class TextLoss(Record, frozen=True):
     """Mean negative log-likelihood of a fixed text in nats a token."""
@@ -18,6 +21,10 @@ class TextLoss(Record, frozen=True):
     loss: Number
     reference_loss: Number
 
+    @property
+    def rise(self) -> float:
+        return round(self.loss - self.reference_loss, DIGITS)
+
 
 class Agreement(Record, frozen=True):
     """At how many positions of the texts both choose the same token, at all and where the reference is confident."""
@@ -26,6 +33,11 @@ class Agreement(Record, frozen=True):
     equal: Count
     confident: Count
     confident_equal: Count
+
+    @property
+    def confident_share(self) -> float:
+        """1 where the reference is nowhere confident."""
+        return self.confident_equal / self.confident if self.confident else 1.0
 
 
 class FreeGeneration(Record, frozen=True):
@@ -39,6 +51,10 @@ class FreeGeneration(Record, frozen=True):
     unique_4grams: Number
     reference_unique_4grams: Number
 
+    @property
+    def unique_4gram_drop(self) -> float:
+        return round(self.reference_unique_4grams - self.unique_4grams, DIGITS)
+
 
 class Quality(Record, frozen=True):
     """The record of a quality gate. `limits` are those it was held to, `held` whether all of them hold."""
@@ -49,6 +65,15 @@ class Quality(Record, frozen=True):
     generation: FreeGeneration
     limits: dict[str, Number]
     held: bool
+
+    def summary(self) -> str:
+        """What the bits that were saved cost, in a line."""
+        losses = ", ".join(f"{text.rise:+.4f} on {text.name}" for text in self.texts)
+        return (
+            f"loss {losses} (nats a token); {self.agreement.confident_share:.2%} of the confident choices are "
+            f"{self.reference}'s; {self.generation.unique_4grams:.2%} new 4-grams in free answers, "
+            f"{self.reference}'s {self.generation.reference_unique_4grams:.2%}"
+        )
 
     def fault(self) -> str | None:
         """What cannot be true of these figures, or None."""

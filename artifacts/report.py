@@ -88,8 +88,8 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
 def _quality_lines(quality: dict[str, Any] | None) -> Iterator[str]:
     if quality is None:
         return
-    agreement, reference = quality["agreement"], quality["reference"]
-    held = "within its limits" if quality["held"] else "NOT within its limits"
+    agreement, answers, reference = quality["agreement"], quality["generation"], quality["reference"]
+    held = "within its limits" if quality["held"] else "NOT within its limits (sealed under --accept-quality)"
     yield f"  quality     {held}, against {reference} of the same checkpoint"
     for text in quality["texts"]:
         loss, before = text["loss"], text["reference_loss"]
@@ -97,6 +97,11 @@ def _quality_lines(quality: dict[str, Any] | None) -> Iterator[str]:
     yield (
         f"              same choice at {agreement['equal']:,} of {agreement['positions']:,} positions, "
         f"at {agreement['confident_equal']:,} of {agreement['confident']:,} confident ones"
+    )
+    yield (
+        f"              {answers['prompts']} free answers: {answers['unique_4grams']:.1%} new 4-grams, "
+        f"{answers['reference_unique_4grams']:.1%} before; {answers['stops']} end by themselves, "
+        f"{answers['reference_stops']} before"
     )
 
 
