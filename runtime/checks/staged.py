@@ -34,8 +34,19 @@ class Staged(msgspec.Struct, forbid_unknown_fields=True):
     programs: dict[str, str]
     threads: int
 
+    def open(self, num_pages: int) -> CpuExecutor:
+        """An executor over `num_pages` poisoned pages, to be closed."""
+        image = Image(
+            self.geometry,
+            MappedWeights(Path(self.weights)).data,
+            Library(Path(self.library), self.threads),
+            {Kind(kind): decode(Path(path).read_bytes(), path) for kind, path in self.programs.items()},
+        )
+        return CpuExecutor(image, num_pages=num_pages, poison=True)
 
-def _step(name: str) -> None:
+
+def say_step(name: str) -> None:
+    """Tells the process that started this one what is going on."""
     print(msgspec.json.encode({"step": name}).decode(), flush=True)
 
 
@@ -49,21 +60,14 @@ def _pages(g: Geometry) -> int:
 def examine(staged: Staged) -> dict[str, Any]:
     """Proof, oracle and prices of `staged`, as they go into the bundle."""
     g = staged.geometry
-    num_pages = _pages(g)
-    image = Image(
-        g,
-        MappedWeights(Path(staged.weights)).data,
-        Library(Path(staged.library), staged.threads),
-        {Kind(kind): decode(Path(path).read_bytes(), path) for kind, path in staged.programs.items()},
-    )
-    executor = CpuExecutor(image, num_pages=num_pages, poison=True)
+    executor = staged.open(_pages(g))
     try:
         lab = Lab(executor, g.max_lanes)
-        report = Proof(lab, _step).run()
-        _step("identity scenario")
+        report = Proof(lab, say_step).run()
+        say_step("identity scenario")
         fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
         oracle = {name: run_scenario(lab, sizes) for name, sizes in fitting.items()}
-        prices = {} if report.differing else pricing.measure(executor, _step)
+        prices = {} if report.differing else pricing.measure(executor, say_step)
     finally:
         executor.close()
     proof = {"cases": report.cases, "differing": report.differing, "first": report.first}
