@@ -25,11 +25,7 @@ INERT: dict[str, tuple[str, ...]] = {
         *("runtime/checks/selfcheck.py", "runtime/checks/spec*.py", "runtime/checks/tables.py"),
         *("runtime/checks/watch.py",),
     ),
-    "ships sealed bundles": (
-        *("artifacts/address.py", "artifacts/hub.py", "artifacts/landing.py", "artifacts/login.py"),
-        *("artifacts/oci.py", "artifacts/outbox.py", "artifacts/part.py", "artifacts/registry.py"),
-        *("artifacts/signing.py", "artifacts/transfer.py"),
-    ),
+    "ships sealed bundles": ("artifacts/shipping/*", "artifacts/signing.py"),
     "serves sealed bundles": (
         *("runtime/chat.py", "runtime/cli.py", "runtime/delivery.py", "runtime/drafters/*", "runtime/engine.py"),
         *("runtime/http/*", "runtime/lane.py", "runtime/loading.py", "runtime/pages.py", "runtime/prefill.py"),

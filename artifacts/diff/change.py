@@ -36,6 +36,8 @@ def walk(topic: str, before: Any, after: Any, field: str = "") -> Iterator[Chang
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             yield from walk(topic, before.get(key), after.get(key), f"{field}.{key}" if field else key)
+    elif _is_texts(before) and _is_texts(after):
+        yield Change(topic, field, before, after, f"{field} {_exchanged(before, after)}")
     else:
         yield Change(topic, field, before, after, f"{field} {shown(before)} -> {shown(after)}".lstrip())
 
@@ -59,19 +61,27 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def files(topic: str, field: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
-    """One change for all files whose digests differ; `before` and `after` map a name to a digest."""
+def files(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    """A change each for the files that have another digest, are gone, or are new; the arguments map path to digest."""
     both = before.keys() & after.keys()
     parts = {
-        "changed": sorted(name for name in both if before[name] != after[name]),
-        "gone": sorted(before.keys() - both),
-        "new": sorted(after.keys() - both),
+        "changed": [name for name in both if before[name] != after[name]],
+        "gone": list(before.keys() - both),
+        "new": list(after.keys() - both),
     }
-    if any(parts.values()):
-        names = {name for part in parts.values() for name in part}
-        words = "; ".join(f"{len(part)} {what}: {listed(part)}" for what, part in parts.items() if part)
-        yield Change(topic, field, _some(before, names), _some(after, names), words)
+    for what, names in parts.items():
+        if names:
+            names.sort()
+            old, new = ({name: side[name] for name in names if name in side} for side in (before, after))
+            yield Change(topic, what, old, new, f"{len(names)} {what}: {listed(names)}")
 
 
-def _some(digests: Mapping[str, str], names: set[str]) -> dict[str, str]:
-    return {name: digest for name, digest in digests.items() if name in names}
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
+def _exchanged(before: Sequence[str], after: Sequence[str]) -> str:
+    """What a list of words lost and gained."""
+    gone, new = ([item for item in some if item not in others] for some, others in ((before, after), (after, before)))
+    parts = [f"without {listed(gone)}"] * bool(gone) + [f"with {listed(new)}"] * bool(new)
+    return ", ".join(parts) or "in another order"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tandem.artifacts import layout, signature, trust
-from tandem.artifacts.diff.change import Change, files, listed, shown, walk
+from tandem.artifacts.diff.change import Change, files, shown, walk
 from tandem.artifacts.manifest import Manifest
 from tandem.artifacts.reader import Bundle
 
@@ -31,7 +31,7 @@ def manifest_changes(one: Manifest, two: Manifest) -> Iterator[Change]:
     yield from walk("profile", _rest(old["profile"], "name"), _rest(new["profile"], "name"))
     yield from walk("geometry", before["geometry"], after["geometry"])
     yield from _source_changes(old["sources"], new["sources"])
-    yield from _flag_changes(old["flags"], new["flags"])
+    yield from walk("flags", old["flags"], new["flags"], "compiler")
     yield from walk("tools", old["tools"], new["tools"])
     yield from walk("environment", old["environment"], new["environment"])
     yield from walk("programs", old["program_version"], new["program_version"], "program_version")
@@ -76,15 +76,7 @@ def _rest(fields: dict[str, Any], name: str) -> dict[str, Any]:
 def _source_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
     for topic, ours in (("kernel sources", True), ("compiler sources", False)):
         old, new = ({n: d for n, d in part.items() if n.startswith(KERNELS) is ours} for part in (before, after))
-        yield from files(topic, "sources", old, new)
-
-
-def _flag_changes(before: list[str], after: list[str]) -> Iterator[Change]:
-    if before == after:
-        return
-    gone, new = ([flag for flag in some if flag not in others] for some, others in ((before, after), (after, before)))
-    parts = [f"without {listed(gone)}"] * bool(gone) + [f"with {listed(new)}"] * bool(new)
-    yield Change("flags", "flags", before, after, ", ".join(parts) or "in another order")
+        yield from files(topic, old, new)
 
 
 def _template_changes(before: str | None, after: str | None) -> Iterator[Change]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts import digest, layout
-from tandem.artifacts.diff.change import Change, files, shown
+from tandem.artifacts.diff.change import Change, shown, walk
 from tandem.artifacts.manifest import EntryRecord, Manifest
 from tandem.artifacts.reader import Bundle
 from tandem.artifacts.weights import MappedWeights
@@ -30,7 +30,7 @@ def content_changes(one: Bundle, two: Bundle, progress: digest.Progress | None =
     before, after = digests(one.manifest), digests(two.manifest)
     if before[layout.WEIGHTS] != after[layout.WEIGHTS]:
         yield _tensor_change(one.weights, two.weights, progress)
-    yield from files("kernels", "library", digests(one.manifest, layout.KERNELS), digests(two.manifest, layout.KERNELS))
+    yield from walk("kernels", _libraries(one.manifest), _libraries(two.manifest), "library")
     yield from _program_changes(one, two)
     if before[layout.TOKENIZER] != after[layout.TOKENIZER]:
         sha256 = before[layout.TOKENIZER], after[layout.TOKENIZER]
@@ -39,6 +39,11 @@ def content_changes(one: Bundle, two: Bundle, progress: digest.Progress | None =
         yield from _oracle_changes(one.json(layout.ORACLE), two.json(layout.ORACLE))
     if before[layout.PROOF] != after[layout.PROOF]:
         yield Change("proof", layout.PROOF, before[layout.PROOF], after[layout.PROOF], f"another {layout.PROOF}")
+
+
+def _libraries(manifest: Manifest) -> str:
+    """The digests of the native libraries: usually one."""
+    return ", ".join(digests(manifest, layout.KERNELS).values())
 
 
 def _tensor_change(one: MappedWeights, two: MappedWeights, progress: digest.Progress | None) -> Change:

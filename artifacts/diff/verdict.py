@@ -18,7 +18,6 @@ from tandem.artifacts.diff.prices import price_changes
 from tandem.artifacts.manifest import Manifest
 from tandem.artifacts.reader import Bundle
 
-MEASURED = ("prices", "host price")
 _MARGIN = 18
 _IDS = ("build_id", "content_id", "measured_id")
 
@@ -45,13 +44,13 @@ def compare(one: Bundle, two: Bundle, progress: digest.Progress | None = None) -
 
 
 def _verdict(one: Manifest, two: Manifest, changes: Sequence[Change]) -> str:
-    topics = ", ".join(dict.fromkeys(change.topic for change in changes))
     if one.content_id == two.content_id:
-        if one.measured_id == two.measured_id:
-            return "the same bundle" + (f", but for its {topics}" if topics else "")
-        return "same text, other prices: all but the measurements is equal, byte by byte"
-    build = "same configuration" if one.build_id == two.build_id else "another configuration"
-    return f"{_text(one, two)}; {build}; what differs: {topics}"
+        if one.measured_id != two.measured_id:
+            return "same text, other prices: all but the measurements is equal, byte by byte"
+        topics = ", ".join(dict.fromkeys(change.topic for change in changes))
+        return "the same bundle" + (f", but for its {topics}" if topics else "")
+    build = "the same configuration" if one.build_id == two.build_id else "another configuration"
+    return f"{_text(one, two)}; {build}"
 
 
 def _text(one: Manifest, two: Manifest) -> str:
