@@ -36,9 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=Path, default=ROOT / ".demo" / "smollm2-bf16")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--install", action="store_true", help="also measure a fresh install (needs an index or wheels)"
-    )
+    parser.add_argument("--install", action="store_true", help="also weigh a fresh install")
     options = parser.parse_args()
     try:
         found = start(options.bundle, options.repeats) | (install() if options.install else {})
@@ -61,7 +59,7 @@ def start(bundle: Path, repeats: int) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "first_token_s": Spread.of(seconds for seconds, _ in answers).record(),
         "listening_s": Spread.of(seconds for seconds, _ in servers).record(),
-        "answering_mb": Spread.of(nbytes / MB for _, nbytes in answers).record(),
+        "resident_mb": Spread.of(nbytes / MB for _, nbytes in answers).record(),
         "serving_mb": Spread.of(nbytes / MB for _, nbytes in servers).record(),
     }
 
