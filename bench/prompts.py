@@ -46,8 +46,9 @@ class Prompts:
 
     def edits(self) -> list[Prompt]:
         """A file of 60 lines and what to change in it."""
+        asked = "Here is a file:\n\n{}\nRewrite this file, but {}. Keep everything else as it is."
         return [
-            self._turn(f"edit {i}, {file}", f"{(TEXTS / file).read_text()}\n{wish}")
+            self._turn(f"edit {i}, {file}", asked.format((TEXTS / file).read_text(), wish))
             for i, (file, wish) in enumerate(REQUESTS["edits"], 1)
         ]
 

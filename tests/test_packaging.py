@@ -90,8 +90,8 @@ def test_serving_imports_only_what_the_base_install_brings() -> None:
     assert _imported("tandem", "artifacts", "runtime") - declared <= optional
 
 
-def test_compiling_imports_only_what_its_extra_brings() -> None:
-    declared = _distributions(PROJECT["project"]["dependencies"] + EXTRAS["compile"])
+def test_compiling_imports_only_what_its_extras_bring() -> None:
+    declared = _distributions(PROJECT["project"]["dependencies"] + EXTRAS["compile"] + EXTRAS["onnx"])
     assert _imported("compile", "kernels") <= declared
 
 

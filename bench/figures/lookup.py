@@ -23,7 +23,7 @@ def copy(context: Context, profile: str) -> Figure:
 
 def edit(context: Context, profile: str) -> Figure:
     title = "a chat that asks to edit a file of 60 lines, lookup against plain"
-    return measure(context, profile, "edit", title, context.prompts.edits(), 4, EDITS)
+    return measure(context, profile, "edit", title, context.prompts.edits(), 3, EDITS)
 
 
 def chat(context: Context, profile: str) -> Figure:
