@@ -11,6 +11,11 @@ from pathlib import Path
 import llama_cpp as llama
 
 
+@llama.llama_log_callback
+def quiet(level: int, text: bytes, data: object) -> None:
+    """Takes a line for every tensor; a failure shows as the code that a call answers."""
+
+
 def convert(source: Path, target: Path, kind: str) -> None:
     """Every weight of `source` dequantised and stored as `kind`; weights that have that type already are copied."""
     params = llama.llama_model_quantize_default_params()
@@ -24,6 +29,7 @@ def convert(source: Path, target: Path, kind: str) -> None:
 
 if __name__ == "__main__":
     given, folder, *kinds = sys.argv[1:]
+    llama.llama_log_set(quiet, None)
     for kind in kinds:
         target = Path(folder) / f"{kind}.gguf"
         if not target.exists():
