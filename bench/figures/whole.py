@@ -28,7 +28,8 @@ def start(context: Context) -> Figure:
     figure.lines = [
         line(prompt, "first_token_s", "s", Goal(0.7, 0.35)),
         line("process start to a listening server", "listening_s", "s", None),
-        line("resident beyond weights", "resident_mb", "MB", Goal(120, 70)),
+        line("resident beyond weights and KV, one answer", "resident_mb", "MB", Goal(120, 70)),
+        line("resident beyond weights and KV, a server", "serving_mb", "MB", None),
     ]
     try:
         size = Spread.of([install()["install_mb"]])
