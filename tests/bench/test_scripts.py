@@ -1,4 +1,4 @@
-"""The benchmark's scripts find the modules beside them, wherever they are started from and however careful Python is."""
+"""The benchmark's scripts find the modules beside them, wherever they are started and however careful Python is."""
 
 from __future__ import annotations
 
