@@ -55,7 +55,7 @@ class Context:
             self.versions |= {side.name: side.versions for side in (ours, *theirs.values())}
             yield ours, theirs, absent
 
-    def turns(self, name: str, play: Callable[[], None], forget: Callable[[], object]) -> None:
+    def turns(self, name: str, play: Callable[[], None], forget: Callable[[], None]) -> None:
         """Call `play` once to warm caches and clocks, `forget` that, and call it `repeats` times more."""
         for turn in range(self.repeats + 1):
             print(f"\r{name}: turn {turn} of {self.repeats} ", end="", file=sys.stderr, flush=True)

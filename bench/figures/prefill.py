@@ -24,7 +24,11 @@ def measure(context: Context, profile: str) -> Figure:
             for side in sides:
                 side.run(prompt.ids, 1)
 
-        context.turns(figure.name, play, lambda: [side.runs.clear() for side in sides])
+        def forget() -> None:
+            for side in sides:
+                side.runs.clear()
+
+        context.turns(figure.name, play, forget)
         figure.lines = [Line(side.name, rates(side), "tok/s") for side in sides]
         fastest = max((rates(side).median for side in theirs.values()), default=0.0)
         for side in theirs.values():

@@ -31,9 +31,13 @@ def measure(context: Context, profile: str) -> Figure:
         step.append(batch(Kind.EXTEND, 1))
         verify.append(batch(Kind.VERIFY_CHAIN, ROWS))
 
+    def forget() -> None:
+        step.clear()
+        verify.clear()
+
     name = f"verify-{profile}"
     try:
-        context.turns(name, play, lambda: (step.clear(), verify.clear()))
+        context.turns(name, play, forget)
     finally:
         executor.close()
     steps, verifies = Spread.of(step), Spread.of(verify)
