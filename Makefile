@@ -50,5 +50,5 @@ $(BUILDER):
 
 $(DEVELOPER): $(BUILDER)
 	@echo "adding tandem-llm[dev]" >&2
-	@$(PIP) --editable ".[compile,onnx,structured,dev]"
+	@$(PIP) --editable ".[compile,hub,oci,onnx,sign,structured,dev]"
 	@touch $@

@@ -25,6 +25,10 @@ def sign(bundle: Path, key: Path, password: str | None = None) -> PublicKey:
     """
     library = _library()
     bundle = bundle.resolve()
+    try:
+        bundle.name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{bundle}: a signature states the folder's name, which is not UTF-8; rename it") from None
     manifest = open_bundle(bundle).manifest
     secret = password.encode() if password else None
     public = _public_half(key, secret)

@@ -5,6 +5,7 @@ Knows nothing of their protocols.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -37,4 +38,4 @@ def command(source: str, bundle: Path, plain_http: bool, replace: bool, key: Pat
 
         origin = HubSource(place)
     transfer.pull(origin, bundle, meter("Pulling"), replace=replace, key=key)
-    click.echo(bundle)
+    click.echo(os.fsencode(bundle))

@@ -33,4 +33,4 @@ def command(bundle: Path, key: Path, password: str | None) -> None:
     if password is None and is_encrypted(key) and sys.stdin.isatty():
         password = click.prompt(f"Password of {key}", hide_input=True, err=True)
     public = sign(bundle, key, password)
-    click.echo(f"{bundle / layout.SIGNATURE}: signed with the key {public.hint[:16]}")
+    click.echo(f"{click.format_filename(bundle / layout.SIGNATURE)}: signed with the key {public.hint[:16]}")

@@ -42,7 +42,8 @@ def command(bundle: Path, as_json: bool, trust_native: bool, key: Path | None) -
         ids = {name: getattr(manifest, name) for name in ("build_id", "content_id", "measured_id")}
         click.echo(json.dumps({"path": str(bundle), "files": len(manifest.files), "bytes": total, **ids}, indent=2))
     else:
-        click.echo(f"{bundle}: {len(manifest.files)} files, {total:,} bytes as sealed, content {manifest.content_id}")
+        name, count = click.format_filename(bundle), len(manifest.files)
+        click.echo(f"{name}: {count} files, {total:,} bytes as sealed, content {manifest.content_id}")
 
 
 def _require_signature(bundle: Bundle, path: Path) -> None:

@@ -27,7 +27,8 @@ class Landing:
     """
 
     def __init__(self, target: Path, data: bytes, *, replace: bool = False) -> None:
-        self.target = target.parent.resolve() / target.name if target.name else target.resolve()
+        # The last name stays as it is, so that a link is refused, not followed.
+        self.target = target.parent.resolve() / target.name if target.name not in ("", "..") else target.resolve()
         self.replace = replace
         self.manifest: Manifest = decode(data)
         self._data = data

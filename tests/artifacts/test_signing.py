@@ -173,6 +173,16 @@ def test_links_and_folders_are_no_signature(bundle: Path, tmp_path: Path) -> Non
     assert layout.path_fault(layout.SIGNATURE) is not None
 
 
+def test_names_of_folders(bundle: Path, pair: tuple[Path, Path]) -> None:
+    odd = bundle.rename(bundle.with_name("a b ü"))
+    sign(odd, pair[0])
+    check(odd, pair[1])
+    worse = odd.rename(odd.with_name("\udcff"))
+    check(worse, pair[1])  # the name it was signed under is of no matter
+    with pytest.raises(UsageError, match="not UTF-8; rename it"):
+        sign(worse, pair[0])
+
+
 def test_keys_of_other_kinds_are_refused(bundle: Path, tmp_path: Path) -> None:
     private, public = write_pair(tmp_path, "ed", ed25519.Ed25519PrivateKey.generate())
     for path, use in ((private, lambda path: sign(bundle, path)), (public, signature.load_key)):

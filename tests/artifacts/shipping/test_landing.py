@@ -85,6 +85,34 @@ def test_what_is_there_is_replaced_only_on_a_word(
     assert code == 2 and "no bundle" in err and (tmp_path / "notes" / "file").exists()
 
 
+@pytest.mark.parametrize("name", ["a b", "ü", "x/..", "x/../y"])
+def test_places_with_odd_names(
+    pushed: Server, large: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home" / "x").mkdir(parents=True)
+    (tmp_path / "home" / "z").mkdir()
+    target = tmp_path / "home" / name
+    code, _, err = run(capsys, "pull", place(pushed), target)
+    if name == "x/..":
+        assert code == 2 and f"{tmp_path / 'home'} exists and is no bundle" in err
+    else:
+        assert code == 0 and files(target) == files(large)
+        assert run(capsys, "verify", target, "--key", large.parent / "mine.pub.pem")[0] == 0
+    (tmp_path / "link").symlink_to(tmp_path / "home" / "z")
+    code, _, err = run(capsys, "pull", place(pushed), tmp_path / "link", "--replace")
+    assert code == 2 and "link exists and is no folder" in err
+
+
+def test_a_place_that_is_no_text(pushed: Server, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    target = tmp_path / "\udcff"
+    with _child("pull", place(pushed), target) as child:
+        assert child.communicate() == (os.fsencode(target) + b"\n", b"")
+    assert files(target) == files(large)
+    with _child("verify", target, "--key", large.parent / "mine.pub.pem") as child:
+        assert child.communicate()[1] == b"" and child.returncode == 0
+
+
 def test_parts_of_other_bundles_are_swept_and_parts_in_use_are_not(
     pushed: Server, large: Path, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
