@@ -14,7 +14,7 @@ from tandem.compile.assembly import Assembly, Operand
 from tandem.compile.lower_cpu import Lowering
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_name
-from tandem.compile.profile import Profile
+from tandem.compile.profile import Format, Profile
 from tandem.compile.rules_cpu import RULES
 from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass
 from tandem.kernels.build import Signature
@@ -80,7 +80,11 @@ class Composer:
         def bound(part: Part, layer: int | None = None) -> dict[str, Operand]:
             shapes = {n.name: tuple(n.meta["val"].shape) for n in part.graph.nodes if n.name in part.parameters}
             return {
-                name: self._weight(weight_name(self.spec, name, layer), shapes[placeholder])
+                name: self._weight(
+                    weight_name(self.spec, name, layer),
+                    shapes[placeholder],
+                    self.profile.format(name, shapes[placeholder]),
+                )
                 for placeholder, name in part.parameters.items()
             }
 
@@ -104,10 +108,9 @@ class Composer:
         rows, half = self.weights.shape("rope.cos")
         return rows, half
 
-    def _weight(self, name: str, shape: tuple[int, ...]) -> Operand:
-        dtype = {"F32": "fp32", "BF16": "bf16"}[self.weights.dtype(name)]
+    def _weight(self, name: str, shape: tuple[int, ...], form: Format = "fp32") -> Operand:
         extent = self.weights.spans[name].nbytes
-        return Operand("weights", self.weights.offset(name), extent, shape, shape[-1], dtype=dtype)
+        return Operand("weights", self.weights.offset(name), extent, shape, shape[-1], dtype=form)
 
     def _caches(self, layer: int) -> dict[str, Operand]:
         (k_groups, k_bytes), (v_groups, v_bytes) = self.geometry.kv_planes

@@ -6,7 +6,6 @@ Reads the checkpoint's header and config, no weights.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from math import prod
 from typing import Any
 
 from tandem.artifacts.geometry import GeometryRecord
@@ -19,7 +18,7 @@ from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
-from tandem.compile.quantise import packed_shape, stored_dtype
+from tandem.compile.quantise import stored_bytes
 from tandem.compile.sources import source_digests
 from tandem.compile.tools import environment, tool_versions
 from tandem.device import ISA_FLAGS, Machine, this_machine
@@ -78,8 +77,8 @@ def make_plan(
     spec, chosen, isa = resolve(checkpoint.config), find_profile(profile), _isa(device, this_machine())
     context = _context(spec, context_length)
     geometry = bundle_geometry(spec, chosen, context, max_rows=min(MAX_ROWS, context), max_lanes=MAX_LANES)
-    shapes = [source.shape for source in weight_sources(spec).values()]
-    nbytes = sum(prod(packed_shape(s)) * stored_dtype(s, chosen.matrix).itemsize for s in shapes)
+    shapes = {name: source.shape for name, source in weight_sources(spec).items()}
+    nbytes = sum(stored_bytes(shape, chosen.format(name, shape)) for name, shape in shapes.items())
     resolved = Resolved(
         checkpoint=digest,
         spec=asdict(spec),

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from tandem.errors import UsageError
 
+Format = Literal["fp32", "bf16", "int8", "int4"]
+"""How a weight is stored; `tandem.compile.quantise` has the layouts."""
+TABLES = ("embedding", "head")
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`matrix` is the format of linear and embedding weights, `cache` that of K and V; all else is fp32."""
+    """`matrix` is the format of the layers' matrices, `table` that of embedding and head, `cache` that of K and V;
+    norms, biases and everything that is computed are fp32. Low-bit matrices meet activations in int8."""
 
     name: str
-    matrix: torch.dtype
+    matrix: Format
+    table: Format
     cache: torch.dtype
+    low_bit: bool = False
+
+    def format(self, name: str, shape: tuple[int, ...]) -> Format:
+        """How the parameter `name` of this shape is stored."""
+        if len(shape) == 1:
+            return "fp32"
+        return self.table if name in TABLES else self.matrix
 
 
 PROFILES = {
-    "fp32": Profile("fp32", torch.float32, torch.float32),
-    "bf16": Profile("bf16", torch.bfloat16, torch.bfloat16),
+    profile.name: profile
+    for profile in (
+        Profile("fp32", "fp32", "fp32", torch.float32),
+        Profile("bf16", "bf16", "bf16", torch.bfloat16),
+        Profile("int8", "int8", "int8", torch.bfloat16, low_bit=True),
+        # A head in four bits costs more than it saves: its rows are what every token is chosen by.
+        Profile("int4", "int4", "int8", torch.bfloat16, low_bit=True),
+    )
 }
 
 

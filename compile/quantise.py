@@ -1,6 +1,7 @@
-"""Weights in the layout that the kernels read: panels of 32 outputs, rounded to the profile's format.
+"""Weights in the layouts that the kernels read: panels of 32 outputs, in one of four formats.
 
-Knows nothing of files or checkpoints. Letters: N outputs, K inputs.
+Knows nothing of files or checkpoints. Letters: N outputs, K inputs, P = ceil(N / 32) panels, G groups of 32 inputs;
+low-bit panels are padded to whole groups. `kernels/cpu/panel.h` reads what is written here.
 """
 
 from __future__ import annotations
@@ -9,33 +10,109 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PANEL = 32
-SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16"}
+from tandem.compile.profile import Format
+from tandem.compile.rounding import MIDDLE, int4_groups, int8_rows
+
+PANEL = GROUP = 32
+STEP = 4
+"""Inputs whose bytes lie side by side, as one integer product takes them."""
+NIBBLES = PANEL * GROUP // 2
+SAFETENSORS: dict[Format, str] = {"fp32": "F32", "bf16": "BF16", "int8": "U8", "int4": "U8"}
+ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}
 
 
-def packed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A matrix [N, K] becomes panels [ceil(N / 32), K, 32]; a vector stays as it is."""
-    return shape if len(shape) == 1 else (-(-shape[0] // PANEL), shape[1], PANEL)
+def stored_shape(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
+    """A matrix [N, K] becomes panels, fp32 and bf16 [P, K, 32], low-bit [P, bytes]; a vector stays as it is."""
+    if len(shape) == 1:
+        return shape
+    panels, groups = -(-shape[0] // PANEL), -(-shape[1] // GROUP)
+    if form == "int8":
+        return panels, groups * GROUP * PANEL + 4 * PANEL
+    if form == "int4":
+        return panels, groups * (NIBBLES + 4 * PANEL)
+    return panels, shape[1], PANEL
 
 
-def stored_dtype(shape: tuple[int, ...], matrix: torch.dtype) -> torch.dtype:
-    """Matrices take the profile's format, vectors (norms, biases) are fp32."""
-    return matrix if len(shape) == 2 else torch.float32
+def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
+    """Size of a parameter as stored."""
+    return int(np.prod(stored_shape(shape, form))) * ITEM_BYTES[SAFETENSORS[form]]
 
 
-def pack(weight: Tensor, matrix: torch.dtype) -> np.ndarray:
-    """A parameter as stored: fp32 arrays, or bf16 as uint16 bits. Rows that fill the last panel are zero.
+def pack(weight: Tensor, form: Format) -> np.ndarray:
+    """A parameter as stored (`stored_shape`), bf16 as uint16 bits. Outputs that fill the last panel are zero.
 
     A bf16 panel row holds outputs j and 16 + j as neighbours, so that a shift and a mask widen 32 of them.
     """
-    dtype = stored_dtype(tuple(weight.shape), matrix)
     if weight.dim() == 1:
-        return weight.to(dtype).contiguous().numpy()
-    num_panels, k, _ = packed_shape(tuple(weight.shape))
-    panels = torch.zeros(num_panels * PANEL, k, dtype=dtype)
-    panels[: weight.shape[0]] = weight.to(dtype)
-    panels = panels.view(num_panels, PANEL, k).transpose(1, 2)  # [N / 32, K, 32]
-    if dtype is torch.float32:
+        return weight.float().contiguous().numpy()
+    if form in ("int8", "int4"):
+        return _pack_int8(weight) if form == "int8" else _pack_int4(weight)
+    panels = _padded(weight.to(torch.float32 if form == "fp32" else torch.bfloat16), weight.shape[1])
+    panels = panels.view(-1, PANEL, weight.shape[1]).transpose(1, 2)  # [P, K, 32]
+    if form == "fp32":
         return panels.contiguous().numpy()
-    pairs = panels.reshape(num_panels, k, 2, PANEL // 2).transpose(2, 3)  # [N / 32, K, 16, 2]
-    return pairs.contiguous().view(torch.uint16).view(num_panels, k, PANEL).numpy()
+    pairs = panels.reshape(*panels.shape[:2], 2, PANEL // 2).transpose(2, 3)  # [P, K, 16, 2]
+    return pairs.contiguous().view(torch.uint16).flatten(2).numpy()
+
+
+def unpack(stored: np.ndarray, form: Format, shape: tuple[int, ...]) -> Tensor:
+    """The parameter of `shape` that `stored` stands for, in fp32: what the kernels compute with."""
+    if len(shape) == 1:
+        return torch.from_numpy(stored.view(np.float32).copy()).view(shape)
+    data = torch.from_numpy(stored.copy()).view(stored_shape(shape, form))
+    if form == "int8":
+        values = _unpack_int8(data)
+    elif form == "int4":
+        values = _unpack_int4(data)
+    elif form == "bf16":
+        pairs = data.view(torch.bfloat16).float().view(*data.shape[:2], PANEL // 2, 2)
+        values = pairs.transpose(2, 3).flatten(2).transpose(1, 2)
+    else:
+        values = data.transpose(1, 2)
+    return values.reshape(-1, values.shape[-1])[: shape[0], : shape[1]].contiguous()
+
+
+def _padded(weight: Tensor, k: int) -> Tensor:
+    """[32 P, k] with zeros behind the weight's own outputs and inputs."""
+    padded = weight.new_zeros(-(-weight.shape[0] // PANEL) * PANEL, k)
+    padded[: weight.shape[0], : weight.shape[1]] = weight
+    return padded
+
+
+def _whole_groups(weight: Tensor) -> Tensor:
+    return _padded(weight.float(), -(-weight.shape[1] // GROUP) * GROUP)
+
+
+def _bytes(values: Tensor) -> Tensor:
+    """The memory of [P, ...] as uint8 [P, bytes]."""
+    return values.contiguous().flatten(1).view(torch.uint8)
+
+
+def _pack_int8(weight: Tensor) -> np.ndarray:
+    raised, scale = int8_rows(_whole_groups(weight))
+    steps = raised.view(-1, PANEL, raised.shape[1] // STEP, STEP).transpose(1, 2)  # [P, K / 4, 32, 4]
+    return torch.cat([_bytes(steps), _bytes(scale.view(-1, PANEL))], 1).numpy()
+
+
+def _unpack_int8(data: Tensor) -> Tensor:
+    raised, scale = data[:, : -4 * PANEL], data[:, -4 * PANEL :].contiguous().view(torch.float32)
+    steps = raised.reshape(len(data), -1, PANEL, STEP).transpose(1, 2).flatten(2)  # [P, 32, K]
+    return (steps.float() - MIDDLE) * scale[:, :, None]
+
+
+def _pack_int4(weight: Tensor) -> np.ndarray:
+    nibble, scale, minimum = int4_groups(_whole_groups(weight).view(-1, weight.shape[1] + GROUP - 1 >> 5, GROUP))
+    groups = nibble.shape[1]
+    halves = nibble.view(-1, PANEL, groups, 2, GROUP // 2 // STEP, STEP).permute(3, 0, 2, 4, 1, 5)  # [2, P, G, 4, 32, 4]
+    nibbles = (halves[0] | halves[1] << 4).reshape(-1, groups, NIBBLES)
+    reals = torch.stack([scale, minimum]).view(2, -1, PANEL, groups).permute(1, 3, 0, 2)  # [P, G, 2, 32]
+    return torch.cat([nibbles, reals.contiguous().flatten(2).view(torch.uint8)], 2).flatten(1).numpy()
+
+
+def _unpack_int4(data: Tensor) -> Tensor:
+    records = data.view(len(data), -1, NIBBLES + 4 * PANEL)
+    nibbles = records[..., :NIBBLES].reshape(*records.shape[:2], GROUP // 2 // STEP, PANEL, STEP)
+    halves = torch.stack([nibbles & 15, nibbles >> 4]).permute(1, 4, 2, 0, 3, 5)  # [P, 32, G, 2, 4, 4]
+    reals = records[..., NIBBLES:].contiguous().view(torch.float16).float().view(*records.shape[:2], 2, PANEL)
+    scale, minimum = reals.permute(2, 0, 3, 1)[..., None]  # [P, 32, G, 1] each
+    return (halves.flatten(3).float() * scale + minimum).flatten(2)

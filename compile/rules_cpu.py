@@ -91,8 +91,8 @@ def _linear(low: Lowering, node: Node) -> None:
     bias = None if node.args[2] is None else low.weight(node.args[2])
     y, (n, k) = low.result(node), weight.shape
     low.assembly.launch(
-        f"linear_{weight.dtype}", count=low.count(x), x=x, x_stride=x.stride, weight=weight, bias=bias, y=y,
-        y_stride=y.stride, n=n, k=k,
+        f"linear_{weight.dtype}", count=low.count(x), x=x, x_stride=x.stride, delta=None, delta_stride=0, norm=None,
+        eps=0.0, sum=None, sum_stride=0, weight=weight, bias=bias, y=y, y_stride=y.stride, n=n, k=k, gated=0,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from tandem.compile.models.rope import rope_tables
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import TensorSource, load, weight_sources
 from tandem.compile.profile import Profile
-from tandem.compile.quantise import SAFETENSORS, pack, packed_shape, stored_dtype
+from tandem.compile.quantise import SAFETENSORS, pack, stored_shape
 from tandem.keys import MAX_TREE_ROWS
 
 
@@ -34,13 +34,12 @@ def write_weights(
     cos, sin = rope_tables(spec.rope, spec.head_dim, context_length + MAX_TREE_ROWS)
     tables = {"rope.cos": cos, "rope.sin": sin}
     shapes = {name: source.shape for name, source in weight_sources(spec).items()}
-    plan = [
-        (name, SAFETENSORS[stored_dtype(shape, profile.matrix)], packed_shape(shape)) for name, shape in shapes.items()
-    ]
+    forms = {name: profile.format(name, shape) for name, shape in shapes.items()}
+    plan = [(name, SAFETENSORS[forms[name]], stored_shape(shape, forms[name])) for name, shape in shapes.items()]
     plan += [(name, "F32", tuple(table.shape)) for name, table in tables.items()]
     with WeightsWriter(path, plan) as writer:
         for name, tensor in load(spec, checkpoint):
-            data = pack(tensor, profile.matrix)
+            data = pack(tensor, forms[name])
             writer.write(name, data)
             advance(data.nbytes)
         for name, table in tables.items():

@@ -74,12 +74,12 @@ def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: boo
         ancestor, block_table = _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS)
         inputs = Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
         caches = _caches(spec, profile, page_tokens)
-        block = Block(spec, tree=tree, matrix_dtype=profile.matrix)
+        block = Block(spec, tree=tree)
         return Parts(
-            embed=export_part(Embed(spec, profile.matrix), _ids(ROWS)),
+            embed=export_part(Embed(spec), _ids(ROWS)),
             first=export_part(block, h, None, inputs, *caches),
             block=export_part(block, h, h.clone(), inputs, *caches),
-            head=export_part(Head(spec, profile.matrix), h, h.clone(), _ids(OUTPUTS)),
+            head=export_part(Head(spec), h, h.clone(), _ids(OUTPUTS)),
         )
 
 

@@ -80,7 +80,8 @@ def compiler_version(cxx: str) -> str:
 
 def isa_flags(isa: str) -> Sequence[str]:
     """Machine flags of a level such as `x86-64-v3`; other levels take the compiler's baseline."""
-    return [f"-march={isa}"] if isa.startswith("x86-64") else []
+    level, vnni, _ = isa.partition("-vnni")
+    return [f"-march={level}", *(["-mavx512vnni"] if vnni else [])] if isa.startswith("x86-64") else []
 
 
 def build_library(isa: str, target: Path) -> Path:

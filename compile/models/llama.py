@@ -41,38 +41,38 @@ class Pass(NamedTuple):
     sin: Tensor  # [C, D / 2]
 
 
-def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
 class Embed(nn.Module):
     """token [R] -> h [R, H]."""
 
-    def __init__(self, spec: LlamaSpec, matrix_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, spec: LlamaSpec) -> None:
         super().__init__()
-        self.embedding = parameter(spec.vocab_size, spec.hidden_size, dtype=matrix_dtype)
+        self.embedding = parameter(spec.vocab_size, spec.hidden_size)
 
     def forward(self, token: Tensor) -> Tensor:
         return embedding(token, self.embedding)
 
 
 class Block(nn.Module):
-    """One layer. `tree` chooses the attention that gathers ancestors; `matrix_dtype` that of the linear weights."""
+    """One layer. `tree` chooses the attention that gathers ancestors."""
 
-    def __init__(self, spec: LlamaSpec, *, tree: bool = False, matrix_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, spec: LlamaSpec, *, tree: bool = False) -> None:
         super().__init__()
         self.spec, self.tree = spec, tree
         hidden, query, key_value = spec.hidden_size, spec.query_size, spec.key_value_size
         self.input_norm = parameter(hidden)
-        self.qkv = parameter(query + 2 * key_value, hidden, dtype=matrix_dtype)
+        self.qkv = parameter(query + 2 * key_value, hidden)
         self.qkv_bias = parameter(query + 2 * key_value) if spec.attention_bias else None
         self.q_norm = parameter(spec.head_dim) if spec.head_norms else None
         self.k_norm = parameter(spec.head_dim) if spec.head_norms else None
-        self.o = parameter(hidden, query, dtype=matrix_dtype)
+        self.o = parameter(hidden, query)
         self.o_bias = parameter(hidden) if spec.output_bias else None
         self.post_norm = parameter(hidden)
-        self.gate_up = parameter(2 * spec.intermediate_size, hidden, dtype=matrix_dtype)
-        self.down = parameter(hidden, spec.intermediate_size, dtype=matrix_dtype)
+        self.gate_up = parameter(2 * spec.intermediate_size, hidden)
+        self.down = parameter(hidden, spec.intermediate_size)
 
     def forward(
         self, h: Tensor, delta: Tensor | None, inputs: Pass, k_cache: Tensor, v_cache: Tensor
@@ -123,11 +123,11 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Logits of the wanted rows, their argmax and top-two gap. `head` is the embedding where the two are tied."""
 
-    def __init__(self, spec: LlamaSpec, matrix_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, spec: LlamaSpec) -> None:
         super().__init__()
         self.eps = spec.rms_norm_eps
         self.final_norm = parameter(spec.hidden_size)
-        self.head = parameter(spec.vocab_size, spec.hidden_size, dtype=matrix_dtype)
+        self.head = parameter(spec.vocab_size, spec.hidden_size)
 
     def forward(self, h: Tensor, delta: Tensor, output_row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """h and delta [R, H], output_row [O] int32 -> logits [O, V], argmax [O] int32, gap [O]."""

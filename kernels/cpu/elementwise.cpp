@@ -1,5 +1,5 @@
 // Glue between the reductions: each output element is a function of its own inputs.
-#include "simd.h"
+#include "norm.h"
 #include "tandem.h"
 
 namespace {
@@ -41,8 +41,6 @@ void binary(const BinaryArgs& a, Part part, F f) {
     store_n(a.y + row * a.y_stride + i, f(x, z), n);
   });
 }
-
-inline f32x16 silu(f32x16 x) { return x / (set1(1.0f) + exp(zero() - x)); }
 
 }  // namespace
 

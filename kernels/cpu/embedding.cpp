@@ -1,12 +1,10 @@
 // Rows of the embedding table, read from the panels that the head multiplies with: a tied table is stored once.
-#include "simd.h"
+#include "panel.h"
 #include "tandem.h"
 
 namespace {
 
 using namespace tdm;
-
-constexpr int64_t kPanel = 32;
 
 struct Args {
   const int32_t* count;
@@ -17,23 +15,30 @@ struct Args {
   int64_t k;
 };
 
-inline float at(const float* panel, int64_t k, int64_t lane) { return panel[k * kPanel + lane]; }
-// bf16 panels hold lanes j and 16 + j as neighbours.
-inline float at(const uint16_t* panel, int64_t k, int64_t lane) {
-  return from_bf16(panel[k * kPanel + lane % 16 * 2 + lane / 16]);
+inline float at(FloatPanels<float> w, int64_t panel, int64_t k, int64_t lane) { return w.at(panel)[k * kPanel + lane]; }
+inline float at(FloatPanels<uint16_t> w, int64_t panel, int64_t k, int64_t lane) {
+  return from_bf16(w.at(panel)[k * kPanel + lane % kLanes * 2 + lane / kLanes]);
+}
+inline float at(Int8Panels w, int64_t panel, int64_t k, int64_t lane) {
+  const int weight = w.at(panel)[k / 4 * 4 * kPanel + lane * 4 + k % 4] - 128;
+  return static_cast<float>(weight) * w.scales(panel)[lane];
 }
 
-template <class W>
+template <class Panels>
 void embed(const Args& a, Part part) {
+  const Panels panels(a.weight, a.k);
   const Range tasks = share(*a.count, part);
   for (int64_t row = tasks.begin; row < tasks.end; ++row) {
     const int64_t token = a.token[row];
-    const W* panel = static_cast<const W*>(a.weight) + token / kPanel * kPanel * a.k;
-    for (int64_t k = 0; k < a.k; ++k) a.y[row * a.y_stride + k] = at(panel, k, token % kPanel);
+    for (int64_t k = 0; k < a.k; ++k)
+      a.y[row * a.y_stride + k] = at(panels, token / kPanel, k, token % kPanel);
   }
 }
 
 }  // namespace
 
-TDM_KERNEL(embedding_fp32, Args, "<count <token <weight >y =y_stride =k") { embed<float>(a, part); }
-TDM_KERNEL(embedding_bf16, Args, "<count <token <weight >y =y_stride =k") { embed<uint16_t>(a, part); }
+#define EMBEDDING_SIGNATURE "<count <token <weight >y =y_stride =k"
+
+TDM_KERNEL(embedding_fp32, Args, EMBEDDING_SIGNATURE) { embed<FloatPanels<float>>(a, part); }
+TDM_KERNEL(embedding_bf16, Args, EMBEDDING_SIGNATURE) { embed<FloatPanels<uint16_t>>(a, part); }
+TDM_KERNEL(embedding_int8, Args, EMBEDDING_SIGNATURE) { embed<Int8Panels>(a, part); }

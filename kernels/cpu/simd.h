@@ -169,20 +169,44 @@ inline void store_n(float* p, f32x16 a, int64_t n) {
 }
 
 // Halves folded onto each other: 16, 8, 4, 2, 1.
+#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__)
+inline __m256 low_half(f32x16 a) { return _mm512_castps512_ps256(a.v); }
+inline __m256 high_half(f32x16 a) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
+}
+#else
+inline __m256 low_half(f32x16 a) { return a.a; }
+inline __m256 high_half(f32x16 a) { return a.b; }
+#endif
 inline float hsum(f32x16 a) {
-  float s[kLanes];
-  store(s, a);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) s[i] += s[i + half];
-  return s[0];
+  const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 inline float hmax(f32x16 a) {
+  const __m256 eight = _mm256_max_ps(low_half(a), high_half(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
+template <class F>
+inline float folded(f32x16 a, F f) {
   float s[kLanes];
   store(s, a);
   for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) s[i] = s[i] > s[i + half] ? s[i] : s[i + half];
+    for (int i = 0; i < half; ++i) s[i] = f(s[i], s[i + half]);
   return s[0];
 }
+inline float hsum(f32x16 a) {
+  return folded(a, [](float x, float y) { return x + y; });
+}
+inline float hmax(f32x16 a) {
+  return folded(a, [](float x, float y) { return x > y ? x : y; });
+}
+#endif
 
 // e^x for x <= 88, below -87 the smallest normal result's neighbourhood; about 1 ulp.
 // Cody and Waite's reduction by ln 2 in two parts, then a polynomial of degree 6 for e^r on |r| <= ln(2)/2.
