@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ import onnxruntime
 import pytest
 
 from tandem.artifacts.cli import cli
+from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
 from tandem.compile.onnx import check
+from tandem.compile.onnx.parameters import Parameters
 from tests.bundles import compiled
 from tests.tiny import VOCAB_SIZE
 
@@ -61,6 +64,19 @@ def test_a_bundle_becomes_two_files(export: Export, tmp_path: Path) -> None:
     past = {value.name: np.zeros((1, 2, 0, 16), np.float32) for value in session.get_inputs()[1:]}
     logits = session.run(["logits"], {"input_ids": np.array([[1, 2, 3]]), **past})[0]
     assert logits.shape == (1, 3, VOCAB_SIZE)
+
+
+def test_the_loop_of_the_docs_writes_the_most_likely_tokens(export: Export) -> None:
+    bundle = compiled("smollm2", "fp32")
+    assert export(bundle).code == 0
+    page = (Path(__file__).parents[3] / "docs" / "onnx.md").read_text()
+    (loop,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, list[int]] = {}
+    exec(loop.replace("BUNDLE/", f"{bundle}/"), names)
+    prompt, text = len(names["ids"]), names["text"]
+    assert len(text) == prompt + 60
+    likely = check.reference_logits(Parameters.of(open_bundle(bundle)), text).argmax(-1).tolist()
+    assert text[prompt:] == likely[prompt - 1 : -1]
 
 
 def test_json_says_what_was_compared(export: Export, tmp_path: Path) -> None:
