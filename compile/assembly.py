@@ -6,7 +6,8 @@ Knows nothing of graphs or operators.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -59,15 +60,32 @@ ACCEPTED: dict[str, Any] = {"in": _POINTER, "out": _POINTER, "both": _POINTER, "
 """What each kind of parameter takes."""
 
 
-@dataclass(slots=True)
-class _Launch:
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A call of `kernel` with all arguments of its signature, by name."""
+
     kernel: str
-    arguments: list[Argument]
-    reads: list[Operand] = field(default_factory=list)
-    writes: list[Operand] = field(default_factory=list)
+    arguments: dict[str, Argument]
+    signature: Signature
+
+    def __post_init__(self) -> None:
+        wanted = {param.name for param in self.signature}
+        assert wanted == self.arguments.keys(), f"{self.kernel} takes {sorted(wanted)}, given {sorted(self.arguments)}"
+        for param in self.signature:
+            value = self.arguments[param.name]
+            assert isinstance(value, ACCEPTED[param.kind]), f"{self.kernel}: {param.name} is no {value!r}"
+
+    def values(self) -> list[Argument]:
+        """The arguments in the signature's order."""
+        return [self.arguments[param.name] for param in self.signature]
+
+    def operands(self, *kinds: str) -> list[Operand]:
+        """The tensors that parameters of these kinds are given."""
+        given = (self.arguments[param.name] for param in self.signature if param.kind in kinds)
+        return [value for value in given if isinstance(value, Operand)]
 
     def buffers(self) -> list[Buffer]:
-        return [operand.place for operand in self.reads + self.writes if isinstance(operand.place, Buffer)]
+        return [operand.place for operand in self.operands("in", "out", "both") if isinstance(operand.place, Buffer)]
 
 
 class Assembly:
@@ -75,22 +93,19 @@ class Assembly:
 
     def __init__(self, signatures: dict[str, Signature]) -> None:
         self._signatures = signatures
-        self._launches: list[_Launch] = []
+        self._launches: list[Launch] = []
 
     def launch(self, kernel: str, **arguments: Argument) -> None:
         """Appends a call of `kernel` with its arguments by name, all of them."""
-        signature = self._signatures[kernel]
-        wanted = {param.name for param in signature}
-        assert wanted == arguments.keys(), f"{kernel} takes {sorted(wanted)}, given {sorted(arguments)}"
-        launch = _Launch(kernel, [arguments[param.name] for param in signature])
-        for param, value in zip(signature, launch.arguments, strict=True):
-            assert isinstance(value, ACCEPTED[param.kind]), f"{kernel}: {param.name} is no {value!r}"
-            if isinstance(value, Operand):
-                if param.kind != "out":
-                    launch.reads.append(value)
-                if param.kind != "in":
-                    launch.writes.append(value)
-        self._launches.append(launch)
+        self._launches.append(self.made(kernel, **arguments))
+
+    def made(self, kernel: str, **arguments: Argument) -> Launch:
+        """A call that is not part of the program yet."""
+        return Launch(kernel, arguments, self._signatures[kernel])
+
+    def rewrite(self, rule: Callable[[Assembly, list[Launch]], list[Launch]]) -> None:
+        """Replaces all launches so far by what `rule` makes of them."""
+        self._launches = rule(self, self._launches)
 
     def program(self, binary: str, region_bytes: dict[str, int]) -> Program:
         """The finished program over kernels of `binary` (a sha256); scratch is added to `region_bytes`."""
@@ -101,8 +116,8 @@ class Assembly:
         launches = np.zeros(len(self._launches), LAUNCH)
         params: list[tuple[int, int, int]] = []
         for i, (launch, wait) in enumerate(zip(self._launches, waits, strict=True)):
-            launches[i] = names.index(launch.kernel), len(params), len(launch.arguments), wait
-            params += [_encode(value, order) for value in launch.arguments]
+            launches[i] = names.index(launch.kernel), len(params), len(launch.signature), wait
+            params += [_encode(value, order) for value in launch.values()]
         kernels = tuple(Kernel(binary, f"tdm_{name}", len(self._signatures[name])) for name in names)
         sizes = tuple(Region(name, size, ALIGNMENT) for name, size in regions.items())
         return Program(kernels, sizes, launches, np.array(params, PARAM))
@@ -131,8 +146,8 @@ class Assembly:
         reads: list[Span] = []
         writes: list[Span] = []
         for launch in self._launches:
-            mine_read = [operand.span() for operand in launch.reads]
-            mine_write = [operand.span() for operand in launch.writes]
+            mine_read = [operand.span() for operand in launch.operands("in", "both")]
+            mine_write = [operand.span() for operand in launch.operands("out", "both")]
             wait = _overlap(mine_read, writes) or _overlap(mine_write, writes) or _overlap(mine_write, reads)
             if wait:
                 reads, writes = [], []

@@ -11,6 +11,7 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Assembly, Operand
+from tandem.compile.fuse_cpu import fuse
 from tandem.compile.lower_cpu import Lowering
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_name
@@ -69,6 +70,7 @@ class Composer:
             self._commit(lowering, io)
         else:
             self._pass(lowering, io, tree=kind is Kind.VERIFY_TREE)
+            assembly.rewrite(fuse)
         sizes = {"weights": len(self.weights.data), "kv": self.geometry.page_bytes, "io": io.nbytes}
         return assembly.program(self.binary, sizes)
 

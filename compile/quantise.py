@@ -103,7 +103,9 @@ def _unpack_int8(data: Tensor) -> Tensor:
 def _pack_int4(weight: Tensor) -> np.ndarray:
     nibble, scale, minimum = int4_groups(_whole_groups(weight).view(-1, weight.shape[1] + GROUP - 1 >> 5, GROUP))
     groups = nibble.shape[1]
-    halves = nibble.view(-1, PANEL, groups, 2, GROUP // 2 // STEP, STEP).permute(3, 0, 2, 4, 1, 5)  # [2, P, G, 4, 32, 4]
+    halves = nibble.view(-1, PANEL, groups, 2, GROUP // 2 // STEP, STEP).permute(
+        3, 0, 2, 4, 1, 5
+    )  # [2, P, G, 4, 32, 4]
     nibbles = (halves[0] | halves[1] << 4).reshape(-1, groups, NIBBLES)
     reals = torch.stack([scale, minimum]).view(2, -1, PANEL, groups).permute(1, 3, 0, 2)  # [P, G, 2, 32]
     return torch.cat([nibbles, reals.contiguous().flatten(2).view(torch.uint8)], 2).flatten(1).numpy()

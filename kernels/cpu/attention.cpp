@@ -3,6 +3,7 @@
 // A tree row's ancestors are gathered into their positions first, so it sees exactly the tiles of a one-token
 // step at that prefix. What lies behind a row's position never enters a sum.
 #include <limits>
+#include <type_traits>
 
 #include "cache.h"
 #include "tandem.h"
@@ -11,11 +12,10 @@ namespace {
 
 using namespace tdm;
 
-constexpr int64_t kMaxHeadDim = 256;
 constexpr int kTileVectors = kPage / kLanes;
 constexpr int64_t kPiece = 16;
 constexpr int kBlockVectors = kRegisters >= 32 ? 4 : 2;  // of a tile's row
-constexpr int kBlockHeads = kRegisters >= 32 ? 4 : 2;
+constexpr int kBlockHeads = kRegisters >= 32 ? 6 : 2;
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 struct Args {
@@ -151,53 +151,102 @@ void gather(const Args& a, int64_t row, int64_t kv_head, int64_t first, const Pa
   }
 }
 
-// H heads of one row that share a KV head.
-template <int H, bool kTree, class C>
-void attend(const Args& a, int64_t row, int64_t kv_head, int64_t head) {
-  constexpr int64_t kGathered = kTree ? kPage * kMaxHeadDim : 1;
-  const int64_t length = a.position[row] + 1;
-  const int32_t* table = a.block_table + a.lane[row] * a.table_stride;
-  const Pages<C> keys{a.k_cache, a.page_bytes, table}, values{a.v_cache, a.page_bytes, table};
-  C k_tile[kGathered], v_tile[kGathered];
-  const float* q[H];
-  Running run[H];
-  for (int h = 0; h < H; ++h) {
-    q[h] = a.q + row * a.q_stride + (head + h) * a.head_dim;
-    for (auto& s : run[h].sum) s = zero();
+// Query heads of one KV head, those of row 0 first: number n is head n % group of row n / group.
+struct Queries {
+  const Args& a;
+  int64_t kv_head;
+  int64_t group = a.heads / a.kv_heads;
+
+  int64_t row(int64_t n) const { return n / group; }
+  int64_t column(int64_t n) const { return (kv_head * group + n % group) * a.head_dim; }
+  const float* q(int64_t n) const { return a.q + row(n) * a.q_stride + column(n); }
+  float* y(int64_t n) const { return a.y + row(n) * a.y_stride + column(n); }
+};
+
+template <class C>
+Pages<C> pages(const Args& a, char* cache, int64_t row) {
+  return {cache, a.page_bytes, a.block_table + a.lane[row] * a.table_stride};
+}
+
+// Whole tiles that the rows of queries n to n + H - 1 all see where they lie.
+template <int H, bool kTree>
+int64_t shared_tokens(const Queries& queries, int64_t n) {
+  const Args& a = queries.a;
+  int64_t tokens = std::numeric_limits<int64_t>::max();
+  for (int64_t row = queries.row(n); row <= queries.row(n + H - 1); ++row) {
+    const int64_t mine = kTree ? a.prefix[row] : a.position[row] + 1;
+    tokens = a.lane[row] != a.lane[queries.row(n)] ? 0 : mine < tokens ? mine : tokens;
   }
-  for (int64_t first = 0; first < length; first += kPage) {
+  return tokens / kPage * kPage;
+}
+
+// The rest of one row's tiles, from token `first` on, for H queries of it.
+template <int H, bool kTree, class C>
+void fold_rest(const Queries& queries, int64_t n, int64_t first, Running* run) {
+  constexpr int64_t kGathered = kTree ? kPage * kMaxHeadDim : 1;
+  const Args& a = queries.a;
+  const int64_t row = queries.row(n), length = a.position[row] + 1;
+  const Pages<C> keys = pages<C>(a, a.k_cache, row), values = pages<C>(a, a.v_cache, row);
+  const float* q[H];
+  for (int h = 0; h < H; ++h) q[h] = queries.q(n + h);
+  C k_tile[kGathered], v_tile[kGathered];
+  for (; first < length; first += kPage) {
     const int64_t tokens = length - first < kPage ? length - first : kPage;
-    Tile<C> tile{keys.k(first, kv_head, a.head_dim), values.v(first, kv_head, a.head_dim), tokens};
+    Tile<C> tile{keys.k(first, queries.kv_head, a.head_dim), values.v(first, queries.kv_head, a.head_dim), tokens};
     if (kTree && first + tokens > a.prefix[row]) {
-      gather(a, row, kv_head, first, keys, values, tokens, k_tile, v_tile);
+      gather(a, row, queries.kv_head, first, keys, values, tokens, k_tile, v_tile);
       tile.k = k_tile, tile.v = v_tile;
     }
     fold<H>(q, tile, a.head_dim, static_cast<float>(a.scale), run);
   }
-  for (int h = 0; h < H; ++h) {
-    float* y = a.y + row * a.y_stride + (head + h) * a.head_dim;
-    for (int64_t d = 0; d < a.head_dim; d += kLanes)
-      store_n(y + d, run[h].sum[d / kLanes] / set1(run[h].mass), a.head_dim - d);
-  }
 }
 
-// As many of the `left` heads as fit the registers; returns how many it took.
-template <int H, bool kTree, class C>
-int64_t attend_some(const Args& a, int64_t row, int64_t kv_head, int64_t head, int64_t left) {
+// Calls f(Size<H>) with the largest H up to H that `left` allows, and returns it.
+template <int H, class F>
+int64_t sized(int64_t left, F f) {
   if constexpr (H > 1)
-    if (left < H) return attend_some<H - 1, kTree, C>(a, row, kv_head, head, left);
-  attend<H, kTree, C>(a, row, kv_head, head);
+    if (left < H) return sized<H - 1>(left, f);
+  f(std::integral_constant<int, H>{});
   return H;
+}
+
+// H queries, of one row or several: tiles that all of them see whole are read once for all, the rest row by row.
+template <int H, bool kTree, class C>
+void attend(const Queries& queries, int64_t n) {
+  const Args& a = queries.a;
+  const int64_t shared = shared_tokens<H, kTree>(queries, n), row = queries.row(n);
+  const Pages<C> keys = pages<C>(a, a.k_cache, row), values = pages<C>(a, a.v_cache, row);
+  const float* q[H];
+  Running run[H];
+  for (int h = 0; h < H; ++h) {
+    q[h] = queries.q(n + h);
+    for (auto& s : run[h].sum) s = zero();
+  }
+  for (int64_t first = 0; first < shared; first += kPage) {
+    const Tile<C> tile{keys.k(first, queries.kv_head, a.head_dim), values.v(first, queries.kv_head, a.head_dim), kPage};
+    fold<H>(q, tile, a.head_dim, static_cast<float>(a.scale), run);
+  }
+  for (int64_t h = 0; h < H;) {
+    const int64_t of_row = (queries.row(n + h) + 1) * queries.group - (n + h);
+    h += sized<H>(of_row < H - h ? of_row : H - h, [&]<int S>(std::integral_constant<int, S>) {
+      fold_rest<S, kTree, C>(queries, n + h, shared, run + h);
+    });
+  }
+  for (int h = 0; h < H; ++h)
+    for (int64_t d = 0; d < a.head_dim; d += kLanes)
+      store_n(queries.y(n + h) + d, run[h].sum[d / kLanes] / set1(run[h].mass), a.head_dim - d);
 }
 
 template <bool kTree, class C>
 void attention(const Args& a, Part part) {
-  const int64_t group = a.heads / a.kv_heads;
-  const Range tasks = share(*a.count * a.kv_heads, part);
-  for (int64_t t = tasks.begin; t < tasks.end; ++t) {
-    const int64_t row = t / a.kv_heads, kv_head = t % a.kv_heads;
-    for (int64_t done = 0; done < group;)
-      done += attend_some<kBlockHeads, kTree, C>(a, row, kv_head, kv_head * group + done, group - done);
+  const int64_t per_head = *a.count * (a.heads / a.kv_heads);
+  const Range tasks = share(a.kv_heads * per_head, part);
+  for (int64_t t = tasks.begin; t < tasks.end;) {
+    const Queries queries{a, t / per_head};
+    const int64_t end = (queries.kv_head + 1) * per_head, left = (end < tasks.end ? end : tasks.end) - t;
+    t += sized<kBlockHeads>(left, [&]<int H>(std::integral_constant<int, H>) {
+      attend<H, kTree, C>(queries, t % per_head);
+    });
   }
 }
 

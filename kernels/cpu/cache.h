@@ -6,6 +6,7 @@
 namespace tdm {
 
 constexpr int64_t kPage = 64;
+constexpr int64_t kMaxHeadDim = 256;
 
 inline int64_t padded(int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
 

@@ -1,5 +1,6 @@
-// Rotary position embedding, halves rotated: dimension i turns with dimension i + half, the rest passes through.
-#include "simd.h"
+// Rotary position embedding of all heads of a row.
+#include "rotary.h"
+
 #include "tandem.h"
 
 namespace {
@@ -25,18 +26,7 @@ struct Args {
 TDM_KERNEL(rotary, Args, "<count <x =x_stride <cos <sin <position >y =y_stride =heads =head_dim =half") {
   const Range tasks = share(*a.count * a.heads, part);
   for (int64_t t = tasks.begin; t < tasks.end; ++t) {
-    const int64_t row = t / a.heads, at = t % a.heads * a.head_dim;
-    const float* x = a.x + row * a.x_stride + at;
-    float* y = a.y + row * a.y_stride + at;
-    const float* cos = a.cos + a.position[row] * a.half;
-    const float* sin = a.sin + a.position[row] * a.half;
-    for (int64_t i = 0; i < a.half; i += kLanes) {
-      const int64_t n = a.half - i;
-      const f32x16 first = load_n(x + i, n), second = load_n(x + a.half + i, n);
-      const f32x16 c = load_n(cos + i, n), s = load_n(sin + i, n);
-      store_n(y + i, first * c - second * s, n);
-      store_n(y + a.half + i, second * c + first * s, n);
-    }
-    for (int64_t i = 2 * a.half; i < a.head_dim; ++i) y[i] = x[i];
+    const int64_t row = t / a.heads, at = t % a.heads * a.head_dim, turn = a.position[row] * a.half;
+    rotate(a.x + row * a.x_stride + at, a.cos + turn, a.sin + turn, a.y + row * a.y_stride + at, a.half, a.head_dim);
   }
 }

@@ -41,6 +41,8 @@ HOMES = (
 _Extents = dict[str, tuple[str, ...]]
 INPUTS = ("x", "delta", "norm", "sum")
 _WIDE: _Extents = dict.fromkeys(("x", "z", "delta", "sum", "y", "weight", "logits"), ("width",))
+_TURNS: _Extents = dict.fromkeys(("cos", "sin"), ("positions", "half"))
+_WRITTEN: _Extents = dict.fromkeys("kv", ("kv_heads", "head_dim"))
 _HEADS: _Extents = dict.fromkeys("qxy", ("heads", "head_dim"))
 EXTENTS: dict[str, _Extents] = {
     **dict.fromkeys(("add", "mul", "add_rms_norm", "gather_rows", "argmax_gap"), _WIDE),
@@ -48,8 +50,9 @@ EXTENTS: dict[str, _Extents] = {
     "swiglu": {"x": ("two", "width"), "y": ("width",)},
     "embedding": {"weight": ("vocab", "stored"), "y": ("k",)},
     "linear": {"weight": ("panels", "stored"), "bias": ("n",), "y": ("outputs",)} | dict.fromkeys(INPUTS, ("k",)),
-    "rotary": _HEADS | {"cos": ("positions", "half"), "sin": ("positions", "half")},
-    "kv_write": {"k": ("kv_heads", "head_dim"), "v": ("kv_heads", "head_dim")},
+    "rotary": _HEADS | _TURNS,
+    "kv_write": _WRITTEN,
+    "rotary_kv_write": _HEADS | _TURNS | _WRITTEN,
     "attention": _HEADS,
     "attention_tree": _HEADS,
 }
