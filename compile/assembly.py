@@ -36,7 +36,8 @@ class Operand:
     """A tensor where it lies: `offset` bytes into a scratch buffer or into a region.
 
     `count` names the io count of its rows ("rows", "outputs" or "moves"), `stride` is in elements between rows,
-    `shape` as traced, `dtype` one of fp32, bf16, int8, int4, int32. `extent` bytes from `offset` on are what launches may touch.
+    `shape` as traced, `dtype` one of fp32, bf16, int8, int4, int32. `extent` bytes from `offset` on are what launches
+    may touch.
     """
 
     place: Buffer | str
