@@ -14,11 +14,13 @@ from tandem.compile.assembly import Argument, Assembly, Buffer, Launch, Operand
 PAIR = 64
 """Outputs of two panels: a gated product takes whole pairs of gates and partners."""
 NORMS = ("rms_norm", "add_rms_norm")
+TAKEN = ("x", "x_stride", "delta", "delta_stride", "sum", "sum_stride")
+"""Arguments of a norm that its product takes over as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """How many launches read each buffer."""
+    """How many launches read each buffer of scratch."""
 
     readers: Counter[Buffer]
 
@@ -32,10 +34,9 @@ class _Uses:
 
     def only(self, made: Argument, read: Argument) -> bool:
         """Whether `read` is `made`, which nothing else reads."""
-        return made == read and isinstance(made, Operand) and isinstance(made.place, Buffer) and self.sole(made.place)
-
-    def sole(self, buffer: Buffer) -> bool:
-        return self.readers[buffer] == 1
+        if made != read or not isinstance(made, Operand) or not isinstance(made.place, Buffer):
+            return False
+        return self.readers[made.place] == 1
 
 
 Rule = Callable[[Assembly, _Uses, list[Launch]], Launch | None]
@@ -62,9 +63,7 @@ def _norm_linear(assembly: Assembly, uses: _Uses, group: list[Launch]) -> Launch
         return None
     if after["norm"] is not None or not uses.only(before["y"], after["x"]):
         return None
-    taken = {
-        name: before[name] for name in ("x", "x_stride", "delta", "delta_stride", "sum", "sum_stride") if name in before
-    }
+    taken = {name: before[name] for name in TAKEN if name in before}
     return assembly.made(linear.kernel, **after | taken | {"norm": before["weight"], "eps": before["eps"]})
 
 
@@ -75,7 +74,8 @@ def _linear_swiglu(assembly: Assembly, uses: _Uses, group: list[Launch]) -> Laun
     if not linear.kernel.startswith("linear_") or swiglu.kernel != "swiglu" or before["bias"] is not None:
         return None
     n, width = before["n"], after["width"]
-    if not isinstance(n, int) or n % PAIR or n != 2 * int(width or 0) or not uses.only(before["y"], after["x"]):
+    whole = isinstance(n, int) and isinstance(width, int) and n == 2 * width and n % PAIR == 0
+    if not whole or not uses.only(before["y"], after["x"]):
         return None
     return assembly.made(linear.kernel, **before | {"y": after["y"], "y_stride": after["y_stride"], "gated": 1})
 
