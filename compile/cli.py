@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the bundle.  [default: NAME-PROFILE]")
 @click.option("--name", help="Name of the model in the bundle.  [default: from MODEL]")
-@click.option("--profile", default="bf16", help="Number formats: fp32 or bf16.")
+@click.option("--profile", default="bf16", help="Number formats: fp32, bf16, int8 or int4.")
 @click.option("--device", default="auto", help="auto, cpu, or an ISA level such as cpu-x86-64-v3.")
 @click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's]")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
 @click.option("--offline", is_flag=True, help="Take a hub id from the local cache only.")
 @click.option("--replace", is_flag=True, help="Replace an older bundle in the output folder.")
+@click.option("--accept-quality", is_flag=True, help="Seal a low-bit bundle whose quality is below its limits.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
@@ -47,6 +48,7 @@ def command(
     revision: str | None,
     offline: bool,
     replace: bool,
+    accept_quality: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -56,15 +58,19 @@ def command(
     MODEL is a Hugging Face folder, a hub id (org/name), or a GGUF file.
     """
     _require_extra()
+    from msgspec import to_builtins
+
     from tandem.compile.build import build_bundle
     from tandem.compile.checkpoints.open import open_checkpoint
+    from tandem.compile.gate import limits
     from tandem.compile.plan import make_plan
     from tandem.compile.profile import find_profile
     from tandem.compile.progress import Progress
 
     if not model:
         raise UsageError("MODEL is empty: give a Hugging Face folder, a hub id (org/name) or a GGUF file")
-    find_profile(profile)
+    if not find_profile(profile).low_bit and accept_quality:
+        raise UsageError(f"--accept-quality: profile {profile} has no quality gate; leave it out")
     name = name or default_name(model)
     target = output or Path(f"{default_name(name)}-{profile}")
     checkpoint = open_checkpoint(model, revision=revision, offline=offline)
@@ -74,17 +80,22 @@ def command(
     if dry_run:
         return _print(plan.summary(), as_json)
     if manifest := _built_already(target, plan):
+        if manifest.quality and not accept_quality:
+            limits.require(manifest.quality, profile)
         _say(f"{target} is this very build already", quiet)
     else:
         try:
             with Progress(quiet=quiet) as progress:
-                manifest = build_bundle(plan, checkpoint, target, replace=replace, progress=progress)
+                manifest = build_bundle(
+                    plan, checkpoint, target, replace=replace, accept_quality=accept_quality, progress=progress
+                )
         except OSError as error:
             error.filename = error.filename or str(target)  # a write that fails does not say where
             raise
         _say(_built(plan, checkpoint, target), quiet)
     if as_json:
         facts = {"path": str(target), "build_id": manifest.build_id, "content_id": manifest.content_id}
+        facts |= {"quality": to_builtins(manifest.quality)} if manifest.quality else {}
         return _print(plan.summary() | facts, as_json)
     click.echo(str(target))
 
@@ -119,16 +130,19 @@ def _built_already(target: Path, plan: Plan) -> Manifest | None:
 
 
 def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:
-    """A line about what was built and how fast it will be."""
+    """Lines about what was built, how fast it will be, and what its bits cost."""
     from tandem.artifacts.reader import open_bundle
 
     bundle = open_bundle(target)
     first = next(value for key, value in bundle.prices.items() if key.isdigit())
-    proof = bundle.manifest.proof
-    return (
+    proof, quality = bundle.manifest.proof, bundle.manifest.quality
+    line = (
         f"{checkpoint.origin} as {plan.profile.name} for {plan.device}: {proof.cases} comparisons, no bit differs; "
         f"a plain step takes {first['plain']:.1f} ms ({1000 / first['plain']:.0f} tokens a second)"
     )
+    if quality is None:
+        return line
+    return f"{line}\nquality {'within' if quality.held else 'NOT within'} its limits: {quality.summary()}"
 
 
 def _print(value: dict[str, Any], as_json: bool) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,33 @@ from tandem.keys import Kind
 MODULE = "tandem.runtime.checks.staged"
 
 
-def examine(
-    geometry: Geometry,
-    *,
-    weights: Path,
-    library: Path,
-    programs: dict[Kind, Path],
-    threads: int,
-    advance: Callable[[str], None],
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Files of a bundle that is not sealed yet, as the runtime's process wants them. `geometry` is the programs'."""
+
+    geometry: Geometry
+    weights: Path
+    library: Path
+    programs: dict[Kind, Path]
+    threads: int
+
+    def request(self) -> dict[str, Any]:
+        """The files in plain JSON values."""
+        return {
+            "geometry": asdict(self.geometry),
+            "weights": str(self.weights),
+            "library": str(self.library),
+            "programs": {kind.value: str(path) for kind, path in self.programs.items()},
+            "threads": self.threads,
+        }
+
+
+def examine(staged: Staged, advance: Callable[[str], None]) -> dict[str, Any]:
     """The `proof`, `oracle` and `prices` of staged files. `advance` hears of each step by name.
 
     Raises ProofError when a bit moved, CompileError when the process did not come to an end.
     """
-    request = {
-        "geometry": asdict(geometry),
-        "weights": str(weights),
-        "library": str(library),
-        "programs": {kind.value: str(path) for kind, path in programs.items()},
-        "threads": threads,
-    }
-    result = _converse(json.dumps(request), advance)
+    result = converse(MODULE, staged.request(), advance)
     if result["proof"]["differing"]:
         first = result["proof"]["first"][0]
         raise ProofError(
@@ -61,10 +67,14 @@ class _Message(msgspec.Struct):
     result: dict[str, Any] | None = None
 
 
-def _converse(request: str, advance: Callable[[str], None]) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", MODULE]
+def converse(module: str, request: dict[str, Any], advance: Callable[[str], None]) -> dict[str, Any]:
+    """The answer of a process that runs `module` of the runtime. `advance` hears of its steps.
+
+    CompileError when it ends without an answer; however this ends, no process stays.
+    """
+    command = [sys.executable, "-P", "-m", module]
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile("w+", errors="replace") as errors:
-        asked.write(request.encode())
+        asked.write(json.dumps(request).encode())
         asked.seek(0)
         child = subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, env=_environment())
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandem.artifacts.quality import Quality
 from tandem.keys import Kind
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 360, 56, 40
@@ -59,11 +60,12 @@ def _two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def page(summary: dict[str, Any], prices: dict[str, Any], proof: dict[str, Any]) -> str:
-    """The report as Markdown: what was built, what was proved, what passes cost."""
+def page(summary: dict[str, Any], prices: dict[str, Any], proof: dict[str, Any], quality: Quality | None) -> str:
+    """The report as Markdown: what was built, what its bits cost, what was proved, what passes cost."""
     facts = "\n".join(f"| {name} | {value} |" for name, value in summary.items())
     sections = [
         f"# {summary['name']}, {summary['profile']} for {summary['device']}\n\n| | |\n|---|---|\n{facts}\n",
+        *([_quality(quality)] if quality else []),
         f"## Proof\n\n{proof['cases']} comparisons with one-token steps, {proof['differing']} differing bits.\n",
         f"## Prices\n\n{prices['measured']}\n\n![staircase](staircase.svg)\n",
     ]
@@ -77,3 +79,21 @@ def page(summary: dict[str, Any], prices: dict[str, Any], proof: dict[str, Any])
             rows.append(f"| {kind.value} | {' | '.join(cells)} |")
         sections.append("\n".join(rows) + "\n")
     return "\n".join(sections)
+
+
+def _quality(quality: Quality) -> str:
+    reference, held = quality.reference, "All limits hold." if quality.held else "NOT within its limits."
+    agreement, answers = quality.agreement, quality.generation
+    rows = [(f"loss on {t.name}, {t.tokens} tokens", f"{t.loss:.4f}", f"{t.reference_loss:.4f}") for t in quality.texts]
+    rows += [
+        ("same choice, all positions", f"{agreement.equal} of {agreement.positions}", ""),
+        ("same choice, confident positions", f"{agreement.confident_equal} of {agreement.confident}", ""),
+        (f"tokens of {answers.prompts} free answers", f"{answers.tokens}", f"{answers.reference_tokens}"),
+        ("answers that end by themselves", f"{answers.stops}", f"{answers.reference_stops}"),
+        ("new 4-grams in them", f"{answers.unique_4grams:.2%}", f"{answers.reference_unique_4grams:.2%}"),
+    ]
+    limits = ", ".join(f"{name} {value}" for name, value in quality.limits.items())
+    table = "\n".join(
+        f"| {' | '.join(row)} |" for row in [("", "this profile", reference), ("---", "---", "---"), *rows]
+    )
+    return f"## Quality\n\n{held} Limits: {limits}.\n\n{table}\n"

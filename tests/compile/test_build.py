@@ -9,16 +9,22 @@ import pytest
 from tokenizers import Tokenizer
 
 from tandem.artifacts import layout
+from tandem.artifacts.quality import Quality
 from tandem.artifacts.reader import open_bundle
+from tandem.artifacts.report import facts, lines
+from tandem.artifacts.weights import MappedWeights
 from tandem.compile import build
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.examine import Staged
+from tandem.compile.gate.limits import record
 from tandem.compile.plan import Plan, make_plan
 from tandem.compile.progress import Progress
-from tandem.errors import CheckpointError, CompileError, LoweringError, ProofError, UsageError
+from tandem.errors import CheckpointError, CompileError, LoweringError, ProofError, QualityError, UsageError
 from tandem.keys import Kind, context_classes
 from tests.bundles import CONTEXT_LENGTH, compiled
 from tests.compile.conftest import Proving
+from tests.compile.gate.sample import figures
 from tests.kernels.harness import library
 from tests.tiny import make_checkpoint
 
@@ -55,6 +61,46 @@ def test_a_build_is_a_sound_bundle(plan: Plan, checkpoint: Checkpoint, quick: Pr
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
 
 
+@pytest.fixture(scope="module")
+def low_bit(checkpoint: Checkpoint) -> Plan:
+    digest = checkpoint.digest()
+    return make_plan(checkpoint, digest, name="tiny", profile="int8", device="auto", context_length=CONTEXT_LENGTH)
+
+
+def test_a_low_bit_build_carries_what_its_bits_cost(
+    low_bit: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+
+    def measure(_plan: Plan, _checkpoint: Checkpoint, staged: Staged, reference: Path, _: object) -> Quality:
+        seen.extend([staged.weights, reference])
+        assert MappedWeights(reference).dtype("layers.0.qkv") == "F32" and staged.programs.keys() == set(Kind)
+        return record(figures(prose=2.04))
+
+    monkeypatch.setattr(build, "measure_quality", measure)
+    manifest = build.build_bundle(low_bit, checkpoint, tmp_path / "b", replace=False, progress=Progress(quiet=True))
+    assert manifest.quality == record(figures(prose=2.04)) and manifest.quality.held
+    assert "loss on prose, 2048 tokens | 2.0400 | 2.0000" in (tmp_path / "b" / layout.REPORT).read_text()
+    assert "prose: loss 2.0400, 2.0000 before" in "\n".join(lines(facts(open_bundle(tmp_path / "b"))))
+    assert {path.parent for path in seen} != {tmp_path} and not any(path.exists() for path in seen)
+    open_bundle(tmp_path / "b").verify()
+
+
+def test_a_low_bit_build_that_costs_too_much_is_sealed_only_when_accepted(
+    low_bit: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "measure_quality", lambda *_: record(figures(code=1.2)))
+    target, quiet = tmp_path / "b", Progress(quiet=True)
+    with pytest.raises(QualityError, match=r"loss on code rises by 0\.2000 nats, at most 0\.05 wanted"):
+        build.build_bundle(low_bit, checkpoint, target, replace=False, progress=quiet)
+    assert list(tmp_path.iterdir()) == [] and quick.calls == 0
+    build.build_bundle(low_bit, checkpoint, target, replace=False, accept_quality=True, progress=quiet)
+    bundle = open_bundle(target)
+    assert bundle.manifest.quality is not None and not bundle.manifest.quality.held
+    assert "NOT within its limits (sealed under --accept-quality)" in "\n".join(lines(facts(bundle)))
+    assert "NOT within its limits" in (target / layout.REPORT).read_text()
+
+
 def test_two_builds_differ_in_measurements_only(
     plan: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path
 ) -> None:
@@ -77,7 +123,7 @@ def failing(error: BaseException) -> Callable[..., object]:
     [
         ("write_weights", CheckpointError("a tensor is missing")),
         ("write_weights", KeyboardInterrupt()),
-        ("build_library", CompileError("no compiler")),
+        ("library_build", CompileError("no compiler")),
         ("read_signatures", OSError(28, "No space left on device")),
         ("Composer", LoweringError("no CPU lowering for operator aten.softmax")),
         ("examine", ProofError("1 of 3 comparisons differ")),

@@ -15,9 +15,11 @@ import pytest
 
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
-from tandem.compile import store
+from tandem.compile import build, store
 from tandem.compile.cli import command, default_name
+from tandem.compile.gate.limits import record
 from tests.compile.conftest import Proving
+from tests.compile.gate.sample import figures
 from tests.tiny import make_checkpoint
 
 
@@ -89,6 +91,20 @@ def test_the_bundle_is_called_after_model_and_profile(compile_: Compile, model: 
     assert (facts["path"], facts["build_id"], facts["content_id"]) == (
         "mine-fp32", manifest.build_id, manifest.content_id
     )  # fmt: skip
+
+
+def test_quality_is_said_and_accepted_in_words(
+    compile_: Compile, model: Path, quick: Proving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "measure_quality", lambda *_: record(figures(prose=2.2)))
+    wish = (model, "--profile", "int8", "-o", "b")
+    assert "int8 costs too much quality: loss on prose rises by 0.2000 nats" in compile_(*wish).line and here() == []
+    done = compile_(*wish, "--accept-quality", "--json")
+    assert "quality NOT within its limits: loss +0.2000 on prose, +0.0000 on code" in done.err
+    assert json.loads(done.out)["quality"]["held"] is False
+    # What stands there is refused like what would be built, and is not built again.
+    assert "costs too much quality" in compile_(*wish).line
+    assert compile_(*wish, "--accept-quality").code == 0 and quick.calls == 1
 
 
 @pytest.mark.parametrize(
@@ -170,6 +186,7 @@ def edited(model: Path, folder: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
+        (("--accept-quality",), "--accept-quality: profile bf16 has no quality gate; leave it out"),
         (("--profile", "int3"), "unknown profile int3: this build knows fp32, bf16"),
         (("--device", "tpu"), "--device tpu: this build knows cpu and cpu-x86-64-v2"),
         (("--max-seq-len", "5000"), "--max-seq-len 5000: for this model it may be 64 to 2048"),

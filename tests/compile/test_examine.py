@@ -29,9 +29,7 @@ def examine(
     paths = {kind: folder / kind for kind in Kind}
     heard = [] if steps is None else steps
     try:
-        return door.examine(
-            GEOMETRY, weights=folder / "w", library=folder / "l", programs=paths, threads=2, advance=heard.append
-        )
+        return door.examine(door.Staged(GEOMETRY, folder / "w", folder / "l", paths, threads=2), heard.append)
     finally:
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "pid").read_text()), 0)
@@ -103,11 +101,5 @@ def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_real_module_refuses_what_is_no_request(tmp_path: Path) -> None:
     paths = dict.fromkeys(Kind, tmp_path / "none")
     with pytest.raises(TandemError, match=r"the proving process ended early: .*none"):
-        door.examine(
-            GEOMETRY,
-            weights=tmp_path / "none",
-            library=tmp_path / "none",
-            programs=paths,
-            threads=1,
-            advance=lambda step: None,
-        )
+        none = door.Staged(GEOMETRY, tmp_path / "none", tmp_path / "none", paths, threads=1)
+        door.examine(none, lambda step: None)

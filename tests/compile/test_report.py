@@ -62,7 +62,7 @@ def test_a_verify_of_one_row_only_is_drawn() -> None:
 
 def test_the_page_holds_facts_proof_and_prices() -> None:
     summary = {"name": "Tiny", "profile": "bf16", "device": "cpu-x86-64-v3", "lanes": 8}
-    text = page(summary, prices(1.0), {"cases": 1234, "differing": 0})
+    text = page(summary, prices(1.0), {"cases": 1234, "differing": 0}, None)
     lines = text.splitlines()
     assert lines[0] == "# Tiny, bf16 for cpu-x86-64-v3"
     assert "1234 comparisons with one-token steps, 0 differing bits." in lines
