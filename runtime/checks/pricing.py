@@ -17,8 +17,8 @@ from tandem.runtime.executor.base import Executor, Moves, Rows
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 COMMIT_ROWS = (1, 16)
 MOST_REPEATS, LEAST_REPEATS = 5, 2
-ENOUGH_MS = 100.0
-"""Time in one kind of pass after which it is not repeated: what passes for noise in 10 ms is little beside 100."""
+ENOUGH_MS = 60.0
+"""Time in one kind of pass after which it is not repeated: noise that shows in 10 ms is little beside 60."""
 
 
 def row_counts(kind: Kind, executor: Executor) -> tuple[int, ...]:
