@@ -71,9 +71,7 @@ def parse() -> argparse.Namespace:
     add("--peers", type=Path, default=bundles.ROOT / ".peers", help="the folder of bench/peers.sh")
     add("--threads", type=int, default=cores())
     add("--repeats", type=int, default=5, help="turns that count, after one to warm up")
-    add(
-        "--tokens", type=int, default=128, help="tokens of a run; those of lookup take two or three times as many"
-    )
+    add("--tokens", type=int, default=128, help="tokens of a run; those of lookup take two or three times as many")
     add("--quick", action="store_true", help="one short turn of each figure, to see that everything runs")
     add("--only", action="append", metavar="NAME", help=f"a figure or the first part of its name: {', '.join(NAMES)}")
     add("--json", type=Path, metavar="FILE", help="write every run there")
