@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 from tandem.errors import TandemError
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.text import TextStream
 
+PACE_SECONDS = 0.016
+"""Between two events of one answer, a frame of a screen: to wake a reader costs the round after it more than its share
+of the text, for the reader's thread takes a core from the team and the interpreter from the engine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that one round made certain; `num_tokens` counts the answer's ids so far."""
+    """Text that became certain; `num_tokens` counts the answer's ids so far."""
 
     text: str
     num_tokens: int
@@ -36,20 +41,38 @@ Event = Delta | End
 
 
 class Delivery:
-    """A `Sink` that emits one `Delta` a round that has text, then one `End`."""
+    """A `Sink` that emits a `Delta` for the first round that has text, then one each `pace` seconds, then one `End`.
 
-    def __init__(self, text: TextStream, emit: Callable[[Event], None]) -> None:
+    Ids that come faster are gathered, except where a stop string may end the answer with any of them.
+    """
+
+    def __init__(self, text: TextStream, emit: Callable[[Event], None], pace: float = PACE_SECONDS) -> None:
         self._text = text
         self._emit = emit
+        self._pace = 0.0 if text.has_stops else pace
         self._ids: list[int] = []
+        self._pending: list[int] = []
+        self._due = 0.0
 
     def tokens(self, ids: list[int]) -> bool:
-        before = self._text.num_tokens
-        delta, stopped = self._text.push(ids)
-        self._ids += ids[: self._text.num_tokens - before]
+        self._pending += ids
+        if self._pace and (now := monotonic()) < self._due:
+            return False
+        delta, stopped = self._read()
         if delta:
             self._emit(Delta(delta, self._text.num_tokens))
+            if self._pace:
+                self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
-        self._emit(End(self._text.flush(), tuple(self._ids), reason, stats, error))
+        delta, _ = self._read()
+        self._emit(End(delta + self._text.flush(), tuple(self._ids), reason, stats, error))
+
+    def _read(self) -> tuple[str, bool]:
+        """Text of the ids gathered, and whether it has ended."""
+        before, pending = self._text.num_tokens, self._pending
+        delta, stopped = self._text.push(pending)
+        self._ids += pending[: self._text.num_tokens - before]
+        self._pending = []
+        return delta, stopped

@@ -19,7 +19,7 @@ from tandem.runtime.lane import Lane
 from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import prefill
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
-from tandem.runtime.round import Router, max_joint_rows, play_round
+from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.cut import Router as Cut
 from tandem.runtime.sampling import validate
 
@@ -57,6 +57,7 @@ class Engine:
         self._drafters, self._max_queue = drafters, max_queue
         self._chunk = prefill_chunk or g.max_rows
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
+        self._rounds = Rounds(executor, self._pages, self.router, prices)
         self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._waiting: deque[Ticket] = deque()
@@ -95,17 +96,18 @@ class Engine:
         An executor's failure ends every request with ERROR and is raised.
         """
         self._reap()
-        self._admit()
-        prompts = [lane for lane in self._lanes if not lane.decoding]
-        decoding = [lane for lane in self._lanes if lane.decoding]
+        if self._waiting:
+            self._admit()
         if not self._lanes:
             return False
+        prompts = [lane for lane in self._lanes if not lane.decoding]
+        decoding = [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
                 prefill(prompts, self.executor, self._pages.table, self._chunk)
                 self._prefill_next = False
             else:
-                play_round(decoding, self.executor, self._pages.table, self.router, self.prices)
+                self._rounds.play(decoding)
                 self._prefill_next = True
         except Exception as error:
             self.fail(error)
@@ -165,6 +167,8 @@ class Engine:
         for lane in list(self._lanes):
             if lane.finish or lane.ticket.cancelled:
                 self._end(lane, lane.finish or FinishReason.CANCELLED, None)
+        if not self._waiting:
+            return
         with self._lock:
             dropped = [ticket for ticket in self._waiting if ticket.cancelled]
             for ticket in dropped:

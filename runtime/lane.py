@@ -34,7 +34,7 @@ class Lane:
         self.seed = secrets.randbits(64) if seed is None else seed
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
-            self._guarded(lambda: self._begin(drafter()))
+            self._begin(drafter)
 
     @property
     def decoding(self) -> bool:
@@ -46,32 +46,45 @@ class Lane:
         """Tokens that the lane may still commit."""
         return self.max_length - len(self.ids)
 
-    def _begin(self, drafter: Drafter) -> None:
-        drafter.begin(self.ticket.request.prompt)
-        self.drafter = drafter
+    def _begin(self, make: Callable[[], Drafter]) -> None:
+        try:
+            drafter = make()
+            drafter.begin(self.ticket.request.prompt)
+            self.drafter = drafter
+        except Exception:
+            self._drop_drafter()
 
     def propose(self, max_nodes: int, vocab_size: int) -> list[DraftTree]:
         """The drafter's candidates with drafted nodes, cut to depths that could still be committed."""
         if self.drafter is None or self.num_left < 2 or max_nodes < 1:
             return []
-        trees: list[DraftTree] = []
-        self._guarded(lambda: trees.extend(self._drafts(max_nodes, vocab_size)))
-        return trees if self.drafter is not None else []
+        try:
+            trees = self.drafter.propose(max_nodes)
+            return [self._fitted(tree, max_nodes, vocab_size) for tree in trees if tree.num_drafted] if trees else []
+        except Exception:
+            self._drop_drafter()
+            return []
 
-    def _drafts(self, max_nodes: int, vocab_size: int) -> list[DraftTree]:
-        trees = []
-        for tree in self.drafter.propose(max_nodes) if self.drafter is not None else ():
-            if tree.tokens[0] != self.ids[-1] or not all(0 <= token < vocab_size for token in tree.tokens):
-                raise ValueError(f"a draft over token {tree.tokens[0]} does not fit the anchor or the vocabulary")
-            # The path to depth d commits d + 1 tokens: deeper nodes have no room.
+    def _fitted(self, tree: DraftTree, max_nodes: int, vocab_size: int) -> DraftTree:
+        tokens = tree.tokens
+        if tokens[0] != self.ids[-1] or min(tokens) < 0 or max(tokens) >= vocab_size:
+            raise ValueError(f"a draft over token {tokens[0]} does not fit the anchor or the vocabulary")
+        # The path to depth d commits d + 1 tokens: deeper nodes have no room.
+        if self.num_left < len(tree):
             tree = tree.subset([i for i, depth in enumerate(tree.depths()) if depth < self.num_left])
-            trees.append(tree.truncate(max_nodes + 1))
-        return [tree for tree in trees if tree.num_drafted]
+        return tree if tree.num_drafted <= max_nodes else tree.truncate(max_nodes + 1)
 
-    def commit(self, tokens: list[int], kv_rows: int) -> None:
-        """Append committed tokens, of which `kv_rows` rows of KV came in, and set `finish` if the text ends here."""
-        self.ids.extend(tokens)
+    def commit(self, tokens: list[int], kv_rows: int, drafted: int = 0) -> None:
+        """A round's committed tokens, of which `kv_rows` rows of KV came in; sets `finish` if the text ends here."""
+        self.stats.rounds += 1
+        self.stats.drafted += drafted
+        self.stats.accepted += kv_rows - 1
         self.kv_length += kv_rows
+        self.append(tokens)
+
+    def append(self, tokens: list[int]) -> None:
+        """More of the text, whose KV is not in; sets `finish` if it ends here."""
+        self.ids += tokens
         self.stats.completion_tokens += len(tokens)
         if tokens[-1] in self.ticket.request.stop_ids:
             self.finish = FinishReason.STOP
@@ -80,12 +93,14 @@ class Lane:
 
     def inform(self, rows: Sequence[int], tokens: list[int]) -> None:
         """Tell the drafter which rows of the pass a verify accepted, if it was one, and what was committed."""
-        drafter = self.drafter
-        if drafter is None:
+        if self.drafter is None:
             return
-        if rows:
-            self._guarded(lambda: drafter.sync(rows))
-        self._guarded(lambda: drafter.observe(tokens))
+        try:
+            if rows:
+                self.drafter.sync(rows)
+            self.drafter.observe(tokens)
+        except Exception:
+            self._drop_drafter()
 
     def deliver(self, tokens: list[int]) -> None:
         """Hand committed tokens to the sink; a sink that fails cancels the lane."""
@@ -99,10 +114,7 @@ class Lane:
             log.exception("a sink failed; its request is cancelled")
             self.finish = FinishReason.CANCELLED
 
-    def _guarded(self, call: Callable[[], object]) -> None:
+    def _drop_drafter(self) -> None:
         """A drafter's failure costs the lane its drafter: guesses may speed a text up, never end it."""
-        try:
-            call()
-        except Exception:
-            log.exception("a drafter failed; its lane decodes plainly")
-            self.drafter = None
+        log.exception("a drafter failed; its lane decodes plainly")
+        self.drafter = None

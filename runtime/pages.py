@@ -12,7 +12,8 @@ class PageTable:
     """Block tables over one pool of pages. A lane's pages are reserved whole, so none runs out midway.
 
     `table` is int32 [max_lanes, blocks_per_lane]: entry b of a lane is the page of its logical slots
-    b*page_tokens .. (b+1)*page_tokens-1. Entries past a lane's reservation are 0 and must not be read.
+    b*page_tokens .. (b+1)*page_tokens-1. Entries past a lane's reservation are 0 and must not be read. A change makes
+    a new array, so a pass can tell by identity whether it knows the table.
     """
 
     def __init__(self, num_pages: int, page_tokens: int, max_lanes: int, blocks_per_lane: int) -> None:
@@ -31,6 +32,7 @@ class PageTable:
         wanted = max(held, -(-num_slots // self.page_tokens))
         if wanted > self.table.shape[1] or wanted - held > len(self._free):
             return False
+        self.table = self.table.copy()
         for block in range(held, wanted):
             self.table[lane, block] = self._free.pop()
         self._num_blocks[lane] = wanted
@@ -39,7 +41,8 @@ class PageTable:
     def release(self, lane: int) -> None:
         """Give all pages of `lane` back."""
         held = self._num_blocks[lane]
-        self._free.extend(int(page) for page in self.table[lane, :held])
+        self._free.extend(self.table[lane, :held].tolist())
+        self.table = self.table.copy()
         self.table[lane, :held] = 0
         self._num_blocks[lane] = 0
 

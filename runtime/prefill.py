@@ -13,9 +13,8 @@ import numpy as np
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
-from tandem.runtime.round import target
+from tandem.runtime.round import pick
 from tandem.runtime.rows import Span, extend_rows
-from tandem.tree import DraftTree
 
 
 def prefill(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, chunk: int) -> None:
@@ -28,13 +27,12 @@ def prefill(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, chunk:
     for lane, span in zip(served, spans, strict=True):
         lane.kv_length += len(span.tokens)
         if span.output:
-            pick = target(lane, executor, outcome.argmax, len(first), DraftTree.root(lane.ids[-1]))
-            first.append((lane, [pick(0)]))
+            first.append((lane, [pick(lane, executor, outcome, len(first))]))
     elapsed = (perf_counter() - began) * 1e3
     for lane in served:
         lane.stats.prefill_ms += elapsed
     for lane, tokens in first:
-        lane.commit(tokens, 0)
+        lane.append(tokens)
         lane.inform([], tokens)
         lane.deliver(tokens)
 

@@ -6,21 +6,25 @@ Knows nothing of how guesses are made, how passes run, or where tokens go.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import Protocol
 
-import numpy as np
-
 from tandem.keys import MAX_TREE_ROWS, Kind
-from tandem.runtime.executor.base import Executor
+from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
-from tandem.runtime.rows import commit_moves, verify_kind, verify_rows
+from tandem.runtime.pages import PageTable
+from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
 
 
 class Router(Protocol):
-    """Picks one tree per lane; a tree of the root alone is a plain step. `lanes` are numbers of opened lanes."""
+    """Picks one tree per lane; none at all, or roots alone, are a plain step. `lanes` are numbers of opened lanes.
+
+    A round that has candidates calls `choose`, and `settle` with what its lanes committed.
+    """
 
     def open(self, lane: int) -> None: ...
 
@@ -28,7 +32,7 @@ class Router(Protocol):
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
     ) -> list[DraftTree]: ...
 
-    def settle(self, candidates: list[list[DraftTree]], committed: list[list[int]], ms: float) -> None: ...
+    def settle(self, committed: list[list[int]], ms: float) -> None: ...
 
     def close(self, lane: int) -> None: ...
 
@@ -39,48 +43,67 @@ class Prices(Protocol):
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None: ...
 
 
-def play_round(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, router: Router, prices: Prices) -> None:
-    """One round of `lanes`, all decoding and at most `max_joint_rows(executor)`. Each commits at least one token."""
-    began = perf_counter()
-    max_rows = max_joint_rows(executor)
-    indices, starts = [lane.index for lane in lanes], [lane.kv_length for lane in lanes]
+class Rounds:
+    """Plays rounds over one executor whose lanes' pages stand in `pages`."""
 
-    # Draft
-    candidates = [lane.propose(max_rows - len(lanes), executor.geometry.vocab_size) for lane in lanes]
-    trees = [DraftTree.root(lane.ids[-1]) for lane in lanes]
-    if any(candidates):
-        chosen = router.choose(candidates, starts, max_rows, indices)
-        trees = [pick if pick.num_drafted else plain for pick, plain in zip(chosen, trees, strict=True)]
+    def __init__(self, executor: Executor, pages: PageTable, router: Router, prices: Prices) -> None:
+        self._executor, self._pages, self._router, self._prices = executor, pages, router, prices
+        self._max_rows = max_joint_rows(executor)
 
-    # Verify
-    kind = verify_kind(trees)
-    rows = verify_rows(kind, indices, starts, trees, table)
-    outcome = executor.run(kind, rows)
-    prices.observe(max(starts), kind, len(rows.token), outcome.ms)
+    def play(self, lanes: Sequence[Lane]) -> None:
+        """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
+        began = perf_counter()
+        starts = [lane.kv_length for lane in lanes]
+        most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
+        candidates = [lane.propose(most, vocab_size) for lane in lanes]
+        drafted, trees = any(candidates), list[DraftTree]()
+        if drafted:
+            trees = self._router.choose(candidates, starts, self._max_rows, [lane.index for lane in lanes])
+        if any(tree.num_drafted for tree in trees):
+            committed = self._verify(lanes, starts, trees)
+        else:
+            committed = self._step(lanes, starts)
+        if drafted:
+            self._router.settle(committed, (perf_counter() - began) * 1e3)
+        for lane, tokens in zip(lanes, committed, strict=True):
+            lane.deliver(tokens)
+        elapsed = (perf_counter() - began) * 1e3
+        for lane in lanes:
+            lane.stats.decode_ms += elapsed
 
-    # Accept
-    offsets = np.cumsum([0, *map(len, trees)])[:-1].tolist()
-    paths, committed = [], []
-    for lane, tree, offset in zip(lanes, trees, offsets, strict=True):
-        path, tokens = walk(tree, target(lane, executor, outcome.argmax, offset, tree), lane.ticket.request.stop_ids)
-        paths.append(path)
-        committed.append(tokens)
+    def _step(self, lanes: Sequence[Lane], starts: Sequence[int]) -> list[list[int]]:
+        """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
+        anchors, indices = [lane.ids[-1] for lane in lanes], [lane.index for lane in lanes]
+        outcome = self._executor.run(Kind.EXTEND, step_rows(indices, starts, anchors, self._pages.table))
+        self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
+        committed = []
+        for output, lane in enumerate(lanes):
+            tokens = [pick(lane, self._executor, outcome, output)]
+            lane.commit(tokens, 1)
+            lane.inform((output,), tokens)
+            committed.append(tokens)
+        return committed
 
-    # Commit
-    moves = commit_moves(indices, starts, paths, table)
-    if len(moves.lane):
-        prices.observe(max(starts), Kind.COMMIT, len(moves.lane), executor.commit(moves))
-    for lane, tree, path, tokens, offset in zip(lanes, trees, paths, committed, offsets, strict=True):
-        lane.commit(tokens, len(path))
-        lane.inform([offset + node for node in path], tokens)
-        lane.stats.rounds += 1
-        lane.stats.drafted += tree.num_drafted
-        lane.stats.accepted += len(path) - 1
-    if any(candidates):
-        router.settle(candidates, committed, (perf_counter() - began) * 1e3)
-    for lane, tokens in zip(lanes, committed, strict=True):
-        lane.stats.decode_ms += (perf_counter() - began) * 1e3
-        lane.deliver(tokens)
+    def _verify(self, lanes: Sequence[Lane], starts: Sequence[int], chosen: Sequence[DraftTree]) -> list[list[int]]:
+        """One pass over a tree per lane, then a commit of the accepted paths; what each lane committed."""
+        trees = [
+            tree if tree.num_drafted else DraftTree.root(lane.ids[-1]) for lane, tree in zip(lanes, chosen, strict=True)
+        ]
+        indices, kind, table = [lane.index for lane in lanes], verify_kind(trees), self._pages.table
+        outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table))
+        self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
+        firsts = list(accumulate(map(len, trees), initial=0))[:-1]
+        walks = [
+            walk(tree, partial(pick, lane, self._executor, outcome, first), lane.ticket.request.stop_ids)
+            for lane, tree, first in zip(lanes, trees, firsts, strict=True)
+        ]
+        moves = commit_moves(indices, starts, [path for path, _ in walks], table)
+        if moves.lane:
+            self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
+        for lane, tree, first, (path, tokens) in zip(lanes, trees, firsts, walks, strict=True):
+            lane.commit(tokens, len(path), tree.num_drafted)
+            lane.inform([first + node for node in path], tokens)
+        return [tokens for _, tokens in walks]
 
 
 def max_joint_rows(executor: Executor) -> int:
@@ -88,25 +111,25 @@ def max_joint_rows(executor: Executor) -> int:
     return min(MAX_TREE_ROWS, executor.geometry.max_rows, executor.geometry.max_outputs)
 
 
-def target(lane: Lane, executor: Executor, argmax: np.ndarray, offset: int, tree: DraftTree) -> Callable[[int], int]:
-    """The target's own token after a node of `tree`, whose rows start at output `offset` of the last pass."""
+def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, depth: int = 0) -> int:
+    """The target's own token after the row of output `first + node`, which stands `depth` tokens past the anchor."""
     sampling = lane.ticket.request.sampling
     if sampling.temperature == 0:
-        return lambda node: int(argmax[offset + node])
-    depths = tree.depths()
-    return lambda node: draw(executor.logits(offset + node), sampling, lane.seed, len(lane.ids) + depths[node])
+        return outcome.argmax[first + node]
+    return draw(executor.logits(first + node), sampling, lane.seed, len(lane.ids) + depth)
 
 
-def walk(tree: DraftTree, pick: Callable[[int], int], stop_ids: Collection[int]) -> tuple[list[int], list[int]]:
+def walk(tree: DraftTree, target: Callable[[int, int], int], stop_ids: Collection[int]) -> tuple[list[int], list[int]]:
     """Accepted nodes, the anchor first, and the tokens that they commit: one more than were guessed right.
 
-    The walk follows the target's tokens while the tree guessed them, and ends at a stop id.
+    The walk follows `target` (a node and its depth to the target's own token) while the tree guessed it, and ends at
+    a stop id.
     """
-    path, tokens = [0], [pick(0)]
+    path, tokens = [0], [target(0, 0)]
     while tokens[-1] not in stop_ids:
         child = tree.follow(path[-1], tokens[-1])
         if child is None:
             break
         path.append(child)
-        tokens.append(pick(child))
+        tokens.append(target(child, len(tokens)))
     return path, tokens

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Rows
 from tandem.tree import DraftTree
 
@@ -25,30 +26,29 @@ class Span:
     output: bool
 
 
-def _array(values: Sequence[int]) -> np.ndarray:
-    return np.array(values, np.int32)
-
-
 def extend_rows(spans: Sequence[Span], table: np.ndarray) -> Rows:
     """Rows of kind extend: every token stays, in the slot of its own position."""
-    position = _array([span.start + i for span in spans for i in range(len(span.tokens))])
-    ends = np.cumsum([len(span.tokens) for span in spans]) - 1
+    position = [span.start + i for span in spans for i in range(len(span.tokens))]
+    ends = accumulate(len(span.tokens) for span in spans)
     return Rows(
-        token=_array([token for span in spans for token in span.tokens]),
+        token=[token for span in spans for token in span.tokens],
         position=position,
-        lane=_array([span.lane for span in spans for _ in span.tokens]),
-        slot=position.copy(),
-        prefix=position + 1,
-        output_row=_array([int(end) for span, end in zip(spans, ends, strict=True) if span.output]),
+        lane=[span.lane for span in spans for _ in span.tokens],
+        slot=position,
+        prefix=[place + 1 for place in position],
+        output_row=[end - 1 for span, end in zip(spans, ends, strict=True) if span.output],
         block_table=table,
     )
 
 
+def step_rows(lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int], table: np.ndarray) -> Rows:
+    """Rows of a plain step: one anchor per lane behind its `starts` committed slots."""
+    return Rows(anchors, starts, lanes, starts, [start + 1 for start in starts], range(len(lanes)), table)
+
+
 def verify_kind(trees: Sequence[DraftTree]) -> Kind:
-    """The cheapest kind that runs all `trees` in one pass."""
-    if not all(tree.is_chain for tree in trees):
-        return Kind.VERIFY_TREE
-    return Kind.VERIFY_CHAIN if any(tree.num_drafted for tree in trees) else Kind.EXTEND
+    """The cheapest kind that verifies all `trees` in one pass."""
+    return Kind.VERIFY_CHAIN if all(tree.is_chain for tree in trees) else Kind.VERIFY_TREE
 
 
 def verify_rows(
@@ -58,36 +58,36 @@ def verify_rows(
 
     Node i of a tree is written to slot start + i and stands at position start + depth(i).
     """
+    token: list[int] = []
     position: list[int] = []
     slot: list[int] = []
-    ancestor = np.zeros((sum(map(len, trees)), MAX_TREE_ROWS), np.int32)
-    for start, tree in zip(starts, trees, strict=True):
-        for node, depth in enumerate(tree.depths()):
-            ancestor[len(slot), : depth + 1] = [start + j for j in tree.path(node)]
-            position.append(start + depth)
-            slot.append(start + node)
-    branching = kind is Kind.VERIFY_TREE
-    return Rows(
-        token=_array([token for tree in trees for token in tree.tokens]),
-        position=_array(position),
-        lane=np.repeat(_array(lanes), [len(tree) for tree in trees]),
-        slot=_array(slot),
-        prefix=np.repeat(_array(starts), [len(tree) for tree in trees]) if branching else _array(position) + 1,
-        output_row=np.arange(len(slot), dtype=np.int32),
-        block_table=table,
-        ancestor=ancestor if branching else None,
-    )
+    lane: list[int] = []
+    ancestor: list[list[int]] = []
+    for index, start, tree in zip(lanes, starts, trees, strict=True):
+        first = len(ancestor)
+        token += tree.tokens
+        slot += range(start, start + len(tree))
+        lane += [index] * len(tree)
+        for node, parent in enumerate(tree.parents):
+            above = ancestor[first + parent] if parent >= 0 else []
+            position.append(start + len(above))
+            ancestor.append([*above, start + node])
+    output_row = range(len(token))
+    if kind is not Kind.VERIFY_TREE:
+        return Rows(token, position, lane, slot, [place + 1 for place in position], output_row, table)
+    prefix = [start for start, tree in zip(starts, trees, strict=True) for _ in tree.tokens]
+    return Rows(token, position, lane, slot, prefix, output_row, table, ancestor)
 
 
 def commit_moves(
     lanes: Sequence[int], starts: Sequence[int], paths: Sequence[Sequence[int]], table: np.ndarray
 ) -> Moves:
     """Moves that bring the accepted `paths` (node indices, the anchor's 0 first) into the slots of their positions."""
-    moves = [
-        (lane, start + node, start + depth)
-        for lane, start, path in zip(lanes, starts, paths, strict=True)
-        for depth, node in enumerate(path)
-        if node != depth
-    ]
-    lane, source, target = (_array([move[i] for move in moves]) for i in range(3))
+    lane, source, target = list[int](), list[int](), list[int]()
+    for index, start, path in zip(lanes, starts, paths, strict=True):
+        for depth, node in enumerate(path):
+            if node != depth:
+                lane.append(index)
+                source.append(start + node)
+                target.append(start + depth)
     return Moves(lane, source, target, table)

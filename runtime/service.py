@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
-from tandem.runtime.delivery import Delivery, Event
+from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.request import Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
 
@@ -38,7 +38,7 @@ class Worker(Protocol):
 class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
-    `created` is when it was loaded, in Unix seconds.
+    `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
     """
 
     model: str
@@ -49,6 +49,7 @@ class Service:
     stop_ids: frozenset[int]
     chat: ChatTemplate
     worker: Worker
+    pace: float = PACE_SECONDS
 
     @property
     def fingerprint(self) -> str:
@@ -103,4 +104,4 @@ class Service:
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
         text = TextStream(self.tokenizer, stops, request.stop_ids)
-        return self.worker.submit(request, Delivery(text, emit))
+        return self.worker.submit(request, Delivery(text, emit, self.pace))

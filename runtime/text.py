@@ -36,6 +36,11 @@ class TextStream:
         self._stop_ids = stop_ids
         self._held = ""
 
+    @property
+    def has_stops(self) -> bool:
+        """Whether the text, and not an id alone, may end the answer."""
+        return bool(self._stops)
+
     def push(self, ids: Sequence[int]) -> tuple[str, bool]:
         """Text that `ids` make certain, and whether the answer has ended; ids after the end are not consumed."""
         pieces = []

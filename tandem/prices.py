@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from tandem.curve import FOLLOW, Curve, towards
 from tandem.errors import BundleCorrupt
 from tandem.keys import FIRST_CONTEXT_CLASS, MAX_TREE_ROWS, Kind
 
-FOLLOW = 0.1  # weight of a new sample
-FADE = 0.005  # how far what was not measured this time goes back to the common drift, per sample
-OUTLIER = 4.0  # a sample counts as at most this many times the price it meets
 LEAST_MS, MOST_MS = 1e-6, 1e9
 PRIORS = ("plain", "spec", "prime")
 STAND_INS = {
@@ -30,72 +27,13 @@ STAND_INS = {
 
 
 @dataclass(slots=True)
-class Curve:
-    """Price over row counts of one kind: measured points of the table times the ratio learned live."""
-
-    counts: list[int]
-    points: list[float]  # ms, rising
-    step_ms: float | None
-    blind: bool = False  # no table: the first sample of a count is believed whole
-    drift: float | None = None  # live / table over all counts; None until measured
-    ratios: dict[int, float] = field(default_factory=dict)  # live / table per measured count
-    _rows: list[float] | None = None
-
-    def table(self, rows: int) -> float:
-        """ms of the table alone: linear between counts, `step_ms` or the last slope beyond the last."""
-        counts, points = self.counts, self.points
-        i = bisect_left(counts, rows)
-        if i == 0:
-            return points[0]
-        if i < len(counts):
-            share = (rows - counts[i - 1]) / (counts[i] - counts[i - 1])
-            return min(points[i], points[i - 1] + (points[i] - points[i - 1]) * share)
-        slope = self.step_ms
-        if slope is None:
-            slope = (points[-1] - points[-2]) / (counts[-1] - counts[-2]) if len(counts) > 1 else 0.0
-        return points[-1] + slope * (rows - counts[-1])
-
-    def per_rows(self, common: float) -> list[float]:
-        """ms at 0..32 rows (0 rows cost nothing); `common` is the drift until this kind has its own."""
-        if self._rows is None:
-            drift = common if self.drift is None else self.drift
-            live = [self.table(r) * self.ratios.get(r, drift) for r in range(1, MAX_TREE_ROWS + 1)]
-            self._rows = [0.0, *accumulate(live, max)]
-        return self._rows
-
-    def follow(self, rows: int, ms: float, price: float, common: float) -> float:
-        """Learns a sample that met `price`; returns its ratio to the table."""
-        table = self.table(rows)
-        if table <= 0:  # an unpriced commit has no shape to scale: it takes the sample as its price
-            self.counts, self.points, table = [1], [ms], ms
-        if not (self.blind and rows not in self.ratios):
-            ms = min(ms, OUTLIER * price) if price > 0 else ms
-        ratio = ms / table
-        drift = common if self.drift is None else self.drift
-        start = ratio if self.blind else drift
-        self.ratios[rows] = _towards(self.ratios.get(rows, start), ratio, FOLLOW)
-        self.drift = ratio if self.blind and self.drift is None else _towards(drift, ratio, FOLLOW)
-        return ratio
-
-    def fade(self, common: float, but: int | None) -> None:
-        """Lets old samples age, so that one slow spell does not keep a count dear for good."""
-        self._rows = None
-        if self.drift is None:
-            return
-        if but is None and not self.blind:
-            self.drift = _towards(self.drift, common, FADE)
-        for rows, ratio in self.ratios.items():
-            if rows != but:
-                self.ratios[rows] = _towards(ratio, self.drift, FADE)
-
-
-@dataclass(slots=True)
 class LiveClass:
     """The curves of one context class and the drift they share (kinds not yet measured start there)."""
 
     curves: dict[Kind, Curve]
     priors: dict[str, float]
     drift: float
+    num_samples: int = 0
 
     def common(self, kind: Kind) -> float:
         # A commit moves memory and reads no weights: the drift of passes says nothing of it.
@@ -118,18 +56,19 @@ class PriceModel:
 
     def ms(self, context: int, kind: Kind, rows: int) -> float:
         """Milliseconds of a pass of `kind` with `rows` rows at `context` tokens."""
-        prices = self.per_rows(context, kind)
+        live = self._class(context)
+        curve, now, common = live.curves[kind], live.num_samples, live.common(kind)
+        if rows == 1:  # nothing lies below it
+            return curve.first(now, common)
+        prices = curve.per_rows(now, common)
         if rows <= MAX_TREE_ROWS:
             return prices[rows]
-        live = self._class(context)
-        curve = live.curves[kind]
-        drift = live.common(kind) if curve.drift is None else curve.drift
-        return max(prices[-1], curve.table(rows) * drift)
+        return max(prices[-1], curve.table(rows) * curve.aged_drift(now, common))
 
     def per_rows(self, context: int, kind: Kind) -> Sequence[float]:
-        """ms at 0..32 rows, as one list that stays valid until the next `observe`."""
+        """ms at 0..32 rows, as one list that is not to be changed and stays valid until the next `observe`."""
         live = self._class(context)
-        return live.curves[kind].per_rows(live.common(kind))
+        return live.curves[kind].per_rows(live.num_samples, live.common(kind))
 
     def prior(self, context: int, name: str) -> float | None:
         """The table's `plain` (ms a step), `spec` (ms a drafted token) or `prime` (ms a backlog row)."""
@@ -137,15 +76,14 @@ class PriceModel:
 
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
         """Follows one live time. Wider passes than a verify (prefill) are not followed."""
-        if not (1 <= rows <= MAX_TREE_ROWS and math.isfinite(ms) and ms > 0):
+        if not (1 <= rows <= MAX_TREE_ROWS and 0.0 < ms < math.inf):
             return
-        live = self._class(context)
+        live = self._live.get(context_key(context)) or self._class(context)
         curve = live.curves[kind]
-        ratio = curve.follow(rows, ms, self.ms(context, kind, rows), live.common(kind))
+        live.num_samples += 1
+        ratio = curve.follow(rows, ms, live.num_samples, live.common(kind))
         if kind is not Kind.COMMIT and not curve.blind:
-            live.drift = _towards(live.drift, ratio, FOLLOW)
-        for other, aged in live.curves.items():
-            aged.fade(live.common(other), rows if other is kind else None)
+            live.drift = towards(live.drift, ratio, FOLLOW)
 
     def _class(self, context: int) -> LiveClass:
         name = context_key(context)
@@ -178,7 +116,7 @@ class TableClass:
 
 def context_key(context: int) -> int:
     """The power-of-two context class of a length; the table's own last class may be clipped below it."""
-    return max(FIRST_CONTEXT_CLASS, 1 << max(0, context - 1).bit_length())
+    return FIRST_CONTEXT_CLASS if context <= FIRST_CONTEXT_CLASS else 1 << (context - 1).bit_length()
 
 
 def read_table(table: Mapping[str, Any]) -> tuple[dict[int, TableClass], float | None]:
@@ -232,7 +170,3 @@ def _count(key: Any, least: int, what: str) -> int:
     if not (isinstance(key, str) and re.fullmatch("0|[1-9][0-9]{0,8}", key) and int(key) >= least):
         raise BundleCorrupt(f"prices: '{key}' is not {what}; price the bundle again")
     return int(key)
-
-
-def _towards(value: float, target: float, weight: float) -> float:
-    return value + weight * (target - value)

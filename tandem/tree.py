@@ -41,7 +41,7 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        return all(parent == i - 1 for i, parent in enumerate(self.parents))
+        return self.parents == list(range(-1, len(self.parents) - 1))
 
     def depths(self) -> list[int]:
         """Distance from the anchor, per node."""
@@ -109,8 +109,13 @@ class DraftTree:
         return merged.arranged()
 
     def truncate(self, num_nodes: int) -> DraftTree:
-        return self.subset(range(min(num_nodes, len(self))))
+        """The tree of the first `num_nodes` nodes."""
+        n = num_nodes
+        return DraftTree(self.tokens[:n], self.parents[:n], self.scores[:n], self.sources[:n])
 
     def follow(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`."""
-        return next((c for c in self.children(node) if self.tokens[c] == token), None)
+        for child in range(node + 1, len(self.tokens)):
+            if self.parents[child] == node and self.tokens[child] == token:
+                return child
+        return None

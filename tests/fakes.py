@@ -97,8 +97,8 @@ class ScriptedExecutor:
         self._logits = [self._row_logits(seen_by_row[r]) for r in rows.output_row]
         best = [np.sort(logits)[-2:] for logits in self._logits]
         return Outcome(
-            np.array([np.argmax(logits) for logits in self._logits], np.int32),
-            np.array([top - second for second, top in best], np.float32),
+            [int(np.argmax(logits)) for logits in self._logits],
+            [float(top - second) for second, top in best],
             ms=1.0 + 0.1 * len(rows.token),
         )
 
@@ -120,28 +120,30 @@ class ScriptedExecutor:
 
     def _check(self, kind: Kind, rows: Rows) -> None:
         """What the contract of a pass asks of `rows`."""
-        g, lanes = self.geometry, rows.lane.tolist()
+        g, lanes = self.geometry, list(rows.lane)
         assert 1 <= len(lanes) <= g.max_rows and len(rows.output_row) <= g.max_outputs
         assert lanes == sorted(lanes, key=lanes.index), "rows of one lane stand together"
-        assert all(a.dtype == np.int32 for a in (rows.token, rows.position, rows.lane, rows.slot, rows.prefix))
-        assert len(set(zip(lanes, rows.slot.tolist(), strict=True))) == len(lanes), "a slot is written once"
-        assert rows.position.max() < g.context_length and 0 <= rows.token.min() <= rows.token.max() < g.vocab_size
+        assert {len(rows.token), len(rows.position), len(rows.slot), len(rows.prefix)} == {len(lanes)}
+        assert len(set(zip(lanes, rows.slot, strict=True))) == len(lanes), "a slot is written once"
+        assert max(rows.position) < g.context_length and 0 <= min(rows.token) <= max(rows.token) < g.vocab_size
         if kind is Kind.VERIFY_TREE:
-            assert rows.ancestor is not None and rows.ancestor.shape == (len(lanes), 32)
+            assert rows.ancestor is not None
+            for line, prefix, position in zip(rows.ancestor, rows.prefix, rows.position, strict=True):
+                assert 1 <= len(line) == position - prefix + 1 <= 32
         else:
-            assert (rows.prefix == rows.position + 1).all() and (rows.slot == rows.position).all()
+            assert list(rows.prefix) == [place + 1 for place in rows.position] and rows.ancestor is None
+            assert list(rows.slot) == list(rows.position)
 
     def _row(self, kind: Kind, rows: Rows, r: int) -> list[tuple[bytes, int]]:
         """(KV, token) of every position that row r sees, its own last, once its own is written."""
-        position, table = int(rows.position[r]), rows.block_table[rows.lane[r]]
-        slots = list(range(min(int(rows.prefix[r]), position)))
+        position, table = rows.position[r], rows.block_table[rows.lane[r]]
+        slots = list(range(min(rows.prefix[r], position)))
         if kind is Kind.VERIFY_TREE:
             assert rows.ancestor is not None
-            line = rows.ancestor[r, : position - len(slots) + 1].tolist()
-            assert line[-1] == rows.slot[r]
-            slots += line[:-1]
+            assert rows.ancestor[r][-1] == rows.slot[r]
+            slots += rows.ancestor[r][:-1]
         seen = [self._kv[self._place(table, slot)] for slot in slots]
-        own = (mark([kv for kv, _ in seen], int(rows.token[r]), position), int(rows.token[r]))
+        own = (mark([kv for kv, _ in seen], rows.token[r], position), rows.token[r])
         self._kv[self._place(table, rows.slot[r])] = own
         return [*seen, own]
 
@@ -189,8 +191,8 @@ class EvenRouter:
         share = max_rows // len(candidates)
         return [trees[0].truncate(share) if trees else DraftTree.root(0) for trees in candidates]
 
-    def settle(self, candidates: list[list[DraftTree]], committed: list[list[int]], ms: float) -> None:
-        assert len(candidates) == len(committed) and all(committed) and ms > 0
+    def settle(self, committed: list[list[int]], ms: float) -> None:
+        assert all(committed) and ms > 0
 
 
 class RandomRouter(EvenRouter):

@@ -155,7 +155,7 @@ def scripted_service(worker: Any, **changes: Any) -> Service:
         "chat": ChatTemplate(TEMPLATE, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}),
         "worker": worker,
     }
-    return Service(**{**fields, **changes})
+    return Service(**{**fields, "pace": 0.0, **changes})
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class Lane:
             part = list(ids[begin : begin + chunk])
             rows = extend_rows([Span(0, self.length, part, output=True)], self.table)
             first = max(0, len(part) - self.executor.geometry.max_outputs)
-            rows.output_row = np.arange(first, len(part), dtype=np.int32)
+            rows.output_row = range(first, len(part))
             self.executor.run(Kind.EXTEND, rows)
             found.append(self._logits(len(rows.output_row)))
             self.length += len(part)
@@ -92,7 +92,7 @@ class Lane:
 
     def commit(self, path: Sequence[int]) -> None:
         moves = commit_moves([0], [self.length], [path], self.table)
-        if len(moves.lane):
+        if moves.lane:
             self.executor.commit(moves)
         self.length += len(path)
 

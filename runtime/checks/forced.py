@@ -41,7 +41,7 @@ class FixedWidth:
         picks = [self._pick(trees) for trees in candidates]
         return [tree.truncate(share) for tree, share in zip(picks, rows, strict=True)]
 
-    def settle(self, candidates: list[list[DraftTree]], committed: list[list[int]], ms: float) -> None:
+    def settle(self, committed: list[list[int]], ms: float) -> None:
         pass
 
     def _pick(self, trees: list[DraftTree]) -> DraftTree:

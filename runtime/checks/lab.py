@@ -46,7 +46,7 @@ class Lab:
     def extend(self, lane: int, ids: Sequence[int], start: int, num_outputs: int = 1) -> list[str]:
         """Keeps `ids` from position `start` on; digests of the logits of the last `num_outputs` of them."""
         rows = extend_rows([Span(lane, start, ids, output=True)], self.table)
-        rows.output_row = np.arange(len(ids) - num_outputs, len(ids), dtype=np.int32)
+        rows.output_row = range(len(ids) - num_outputs, len(ids))
         return self._run(Kind.EXTEND, rows)
 
     def fill(self, lane: int, ids: Sequence[int], start: int = 0) -> None:
@@ -64,7 +64,7 @@ class Lab:
 
     def commit(self, lanes: Sequence[int], starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         moves = commit_moves(lanes, starts, paths, self.table)
-        if len(moves.lane):
+        if moves.lane:
             self.executor.commit(moves)
 
     def state(self, lane: int, length: int) -> str:
@@ -74,7 +74,7 @@ class Lab:
     def _run(self, kind: Kind, rows: Rows) -> list[str]:
         outcome = self.executor.run(kind, rows)
         return [
-            digest(self.executor.logits(i).tobytes() + int(outcome.argmax[i]).to_bytes(4, "little"))
+            digest(self.executor.logits(i).tobytes() + outcome.argmax[i].to_bytes(4, "little"))
             for i in range(len(rows.output_row))
         ]
 

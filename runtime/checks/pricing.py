@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.keys import MAX_TREE_ROWS, Kind, context_classes
+from tandem.keys import Kind, context_classes
 from tandem.runtime.executor.base import Executor, Moves, Rows
 
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -74,14 +74,13 @@ def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> floa
     """Milliseconds of one pass over a lane of `context` tokens, in whatever pages there are."""
     g = executor.geometry
     table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % executor.num_pages
-    zeros = np.zeros(num_rows, np.int32)
+    zeros, place = [0] * num_rows, range(context, context + num_rows)
+    after = range(context + 1, context + num_rows + 1)
     if kind is Kind.COMMIT:
-        source = context + 1 + np.arange(num_rows, dtype=np.int32)
-        return executor.commit(Moves(zeros, source, source - 1, table))
-    place = context + np.arange(num_rows, dtype=np.int32)
-    outputs = np.array([num_rows - 1], np.int32) if kind is Kind.EXTEND else np.arange(num_rows, dtype=np.int32)
-    rows = Rows(zeros, place, zeros, place, place + 1, outputs, table)
+        return executor.commit(Moves(zeros, after, place, table))
+    outputs = [num_rows - 1] if kind is Kind.EXTEND else range(num_rows)
+    rows = Rows(zeros, place, zeros, place, after, outputs, table)
     if kind is Kind.VERIFY_TREE:
-        rows.prefix = zeros + context
-        rows.ancestor = np.broadcast_to(context + np.arange(MAX_TREE_ROWS, dtype=np.int32), (num_rows, MAX_TREE_ROWS))
+        rows.prefix = [context] * num_rows
+        rows.ancestor = [range(context, context + row + 1) for row in range(num_rows)]
     return executor.run(kind, rows).ms

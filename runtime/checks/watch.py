@@ -49,13 +49,13 @@ class Watch:
         """(position, digest of logits, top-two gap) of the last pass's rows of `lane` that stand on `text`."""
         assert self._last is not None
         kind, rows, outcome = self._last
-        for output, row in enumerate(rows.output_row.tolist()):
+        for output, row in enumerate(rows.output_row):
             if rows.lane[row] != lane:
                 continue
             start, line = _line(kind, rows, row)
             if list(text[start : start + len(line)]) == line:
                 bits = digest(self.logits(output).tobytes())
-                yield start + len(line) - 1, bits, float(outcome.gap[output])
+                yield start + len(line) - 1, bits, outcome.gap[output]
 
     def state(self, lane: int, length: int) -> str:
         """Digest of the lane's K and V over `length` tokens, by the block table of the last pass."""
@@ -65,15 +65,13 @@ class Watch:
 
 def _line(kind: Kind, rows: Rows, row: int) -> tuple[int, list[int]]:
     """The tokens of this pass that `row` sees in its lane, its own last, and the position of the first."""
-    mine = np.flatnonzero(rows.lane == rows.lane[row])
+    mine = [other for other, lane in enumerate(rows.lane) if lane == rows.lane[row]]
     if kind is not Kind.VERIFY_TREE:
-        line = mine[mine <= row]
-        return int(rows.position[line[0]]), rows.token[line].tolist()
+        line = [other for other in mine if other <= row]
+        return rows.position[line[0]], [rows.token[other] for other in line]
     assert rows.ancestor is not None
-    start = int(rows.prefix[row])
-    by_slot = dict(zip(rows.slot[mine].tolist(), rows.token[mine].tolist(), strict=True))
-    slots = rows.ancestor[row, : int(rows.position[row]) - start + 1].tolist()
-    return start, [by_slot[slot] for slot in slots]
+    by_slot = {rows.slot[other]: rows.token[other] for other in mine}
+    return rows.prefix[row], [by_slot[slot] for slot in rows.ancestor[row]]
 
 
 @dataclass(slots=True)

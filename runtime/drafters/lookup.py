@@ -16,9 +16,9 @@ from tandem.tree import DraftTree
 class LookupDrafter:
     """Lookup over prompt and output of one lane. `min_order` (2 to 8) is the shortest match that may speak."""
 
-    def __init__(self, rates: CopyRates | None = None, *, min_order: int = ORDERS.start, window: int = 32_768) -> None:
-        if min_order not in ORDERS:
-            raise ValueError(f"min_order is {min_order}, not one of {ORDERS.start} to {ORDERS.stop - 1}")
+    def __init__(self, rates: CopyRates | None = None, *, min_order: int = ORDERS[-1], window: int = 32_768) -> None:
+        if not ORDERS[-1] <= min_order <= ORDERS[0]:
+            raise ValueError(f"min_order is {min_order}, not one of {ORDERS[-1]} to {ORDERS[0]}")
         self._rates = rates or CopyRates()
         self._min_order = min_order
         self._index = ContextIndex(window)
@@ -35,12 +35,12 @@ class LookupDrafter:
             return []
         tokens = self._index.tokens
         line = vote_line(tokens, places, agreed, self._rates, max_nodes)
-        if len(places) == 1:
-            return [line]
-        tree = vote_tree(tokens, places, agreed, self._rates, max_nodes)
-        if tree.is_chain and tree.tokens == line.tokens[: len(tree)]:
-            return [line]
-        return [tree, line]
+        trees = [line] if line.num_drafted else []
+        if len(places) > 1:
+            tree = vote_tree(tokens, places, agreed, self._rates, max_nodes)
+            if tree.num_drafted and not (tree.is_chain and tree.tokens == line.tokens[: len(tree)]):
+                trees.insert(0, tree)
+        return trees
 
     def sync(self, rows: Sequence[int]) -> None:
         """Nothing to do: lookup reads tokens, not hidden rows."""
@@ -61,7 +61,7 @@ class LookupDrafter:
             places = votes.get(token, [])
 
 
-def lookup_drafters(*, min_order: int = ORDERS.start, window: int = 32_768) -> Callable[[], LookupDrafter]:
+def lookup_drafters(*, min_order: int = ORDERS[-1], window: int = 32_768) -> Callable[[], LookupDrafter]:
     """A factory of drafters, one per lane, that share what they learn of how far copies go."""
     rates = CopyRates()
     return lambda: LookupDrafter(rates, min_order=min_order, window=window)

@@ -15,6 +15,8 @@ from tandem.tree import DraftTree
 
 MAX_DEPTH = 16
 MAX_CHILDREN = 3
+LEAST = 0.02
+"""Scores below it are not drafted: they pay on no staircase, and every node costs the round it is weighed in."""
 SOURCE = "local"
 
 
@@ -41,16 +43,18 @@ def vote_tree(tokens: Sequence[int], places: Sequence[int], agreed: int, rates: 
     # Entries: negative score, order of arrival, parent, token, depth, places after the token.
     heap: list[tuple[float, int, int, int, int, list[int]]] = []
     arrivals = 0
-    ladder = [rates.rate(agreed + depth) for depth in range(MAX_DEPTH)]
+    ladder = rates.ladder(agreed, MAX_DEPTH)
 
     def nominate(node: int, depth: int, after: Sequence[int]) -> None:
         nonlocal arrivals
         votes = poll(tokens, after)
+        reach = tree.scores[node] * ladder[depth]
         total = sum([len(further) for further in votes.values()])
         for token, further in islice(votes.items(), MAX_CHILDREN):
-            score = tree.scores[node] * ladder[depth] * len(further) / total
-            heappush(heap, (-score, arrivals, node, token, depth + 1, further))
-            arrivals += 1
+            score = reach * len(further) / total
+            if score >= LEAST:
+                heappush(heap, (-score, arrivals, node, token, depth + 1, further))
+                arrivals += 1
 
     nominate(0, 0, places)
     while heap and tree.num_drafted < max_nodes:
@@ -69,11 +73,20 @@ def vote_line(tokens: Sequence[int], places: Sequence[int], agreed: int, rates: 
     line: list[int] = []
     scores: list[float] = []
     score, after = 1.0, list(places)
-    while len(line) < max_nodes:
-        votes = poll(tokens, after, line)
-        voters = len(after)
-        token, after = next(iter(votes.items()))
-        score *= rates.rate(agreed + len(line)) * len(after) / voters
+    for rate in rates.ladder(agreed, max_nodes):
+        if len(after) == 1:
+            token, share, after = _next(tokens, after[0], line), 1.0, [after[0] + 1]
+        else:
+            votes, voters = poll(tokens, after, line), len(after)
+            token, after = next(iter(votes.items()))
+            share = len(after) / voters
+        score *= rate * share
+        if score < LEAST:
+            break
         line.append(token)
         scores.append(score)
     return DraftTree.chain(tokens[-1], line, scores, SOURCE)
+
+
+def _next(tokens: Sequence[int], place: int, drafted: Sequence[int]) -> int:
+    return tokens[place] if place < len(tokens) else drafted[place - len(tokens)]

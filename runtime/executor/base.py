@@ -19,27 +19,28 @@ from tandem.keys import Kind
 class Rows:
     """The rows of one pass. Rows of one lane stand together; `output_row` names rows whose logits are wanted.
 
-    `ancestor` [R, 32] is read for `verify-tree` only: ancestor[r, i] is the logical slot of position
-    prefix[r] + i, up to and including the row's own. In the other kinds prefix = position + 1.
+    `ancestor` is given for `verify-tree` only: ancestor[r][i] is the logical slot of position prefix[r] + i, up to
+    and including the row's own. In the other kinds prefix = position + 1. A block table is never changed once handed
+    over: the same array is the same table, so an executor need not look at it again.
     """
 
-    token: np.ndarray  # [R] int32
-    position: np.ndarray  # [R] int32
-    lane: np.ndarray  # [R] int32, index into block_table
-    slot: np.ndarray  # [R] int32, logical KV slot written
-    prefix: np.ndarray  # [R] int32
-    output_row: np.ndarray  # [O] int32, ascending
+    token: Sequence[int]  # [R]
+    position: Sequence[int]  # [R]
+    lane: Sequence[int]  # [R], index into block_table
+    slot: Sequence[int]  # [R], logical KV slot written
+    prefix: Sequence[int]  # [R]
+    output_row: Sequence[int]  # [O], ascending
     block_table: np.ndarray  # [L, B] int32 page numbers
-    ancestor: np.ndarray | None = None  # [R, 32] int32
+    ancestor: Sequence[Sequence[int]] | None = None  # [R][1..32]
 
 
 @dataclass(slots=True)
 class Moves:
     """A commit: in lane `lane[i]`, KV of logical slot `source[i]` becomes that of `target[i]`, in order."""
 
-    lane: np.ndarray
-    source: np.ndarray
-    target: np.ndarray
+    lane: Sequence[int]
+    source: Sequence[int]
+    target: Sequence[int]
     block_table: np.ndarray
 
 
@@ -47,8 +48,8 @@ class Moves:
 class Outcome:
     """What comes back from a pass: ids and top-two gaps per output row, and its wall time."""
 
-    argmax: np.ndarray  # [O] int32
-    gap: np.ndarray  # [O] float32
+    argmax: list[int]  # [O]
+    gap: list[float]  # [O], fp32
     ms: float
 
 

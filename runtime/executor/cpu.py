@@ -6,8 +6,10 @@ Knows no model: what a pass does stands in the programs. No Python runs between 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleMismatch
-from tandem.keys import Kind
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor import bounds
 from tandem.runtime.executor.base import Moves, Outcome, Rows
 from tandem.runtime.executor.library import LAUNCH, Library
@@ -75,6 +77,7 @@ class Bound:
         self.launches["kernel"] = kernels[program.launches["kernel"]]
         self.launches["args"] = self._words.ctypes.data + 8 * program.launches["first_param"].astype(np.uint64)
         self.launches["wait"] = program.launches["wait"]
+        self.address, self.count = self.launches.ctypes.data, len(self.launches)
 
 
 class CpuExecutor:
@@ -100,27 +103,35 @@ class CpuExecutor:
             "scratch": aligned(max(scratch, ALIGNMENT), poison=poison),
         }
         self._io = layout.views(self._regions["io"])
+        # Between two passes the caches hold weights, not Python: what a round touches is what it costs. So rows are
+        # written through plain views, and block tables only when they have changed.
+        views = {name: memoryview(view.reshape(-1).data) for name, view in self._io.items()}
+        self._counts, self._output_row, self._ancestor = views["counts"], views["output_row"], views["ancestor"]
+        self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
+        self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
+        self._argmax, self._gap = views["argmax"], views["gap"]
+        self._table: np.ndarray | None = None
         self._bound = {kind: Bound(program, image.library, self._regions) for kind, program in image.programs.items()}
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
-        io, num_rows, num_outputs = self._io, len(rows.token), len(rows.output_row)
-        io["counts"][:3] = num_rows, num_outputs, 0
-        for name in ("token", "position", "lane", "slot", "prefix"):
-            io[name][:num_rows] = getattr(rows, name)
-        if rows.ancestor is not None:
-            io["ancestor"][:num_rows] = rows.ancestor
-        io["output_row"][:num_outputs] = rows.output_row
-        self._set_tables(rows.block_table)
+        num_outputs = len(rows.output_row)
+        self._set_counts(len(rows.token), num_outputs, 0)
+        for view, values in zip(
+            self._row_views, (rows.token, rows.position, rows.lane, rows.slot, rows.prefix), strict=True
+        ):
+            _put(view, values)
+        _put(self._output_row, rows.output_row)
+        for row, line in enumerate(rows.ancestor or ()):
+            _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
+        self._set_table(rows.block_table)
         ms = self._walk(kind)
-        return Outcome(io["argmax"][:num_outputs].copy(), io["gap"][:num_outputs].copy(), ms)
+        return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms)
 
     def commit(self, moves: Moves) -> float:
-        io, count = self._io, len(moves.lane)
-        io["counts"][:3] = 0, 0, count
-        io["move_lane"][:count] = moves.lane
-        io["move_source"][:count] = moves.source
-        io["move_target"][:count] = moves.target
-        self._set_tables(moves.block_table)
+        self._set_counts(0, 0, len(moves.lane))
+        for view, values in zip(self._move_views, (moves.lane, moves.source, moves.target), strict=True):
+            _put(view, values)
+        self._set_table(moves.block_table)
         return self._walk(Kind.COMMIT)
 
     def logits(self, output: int) -> np.ndarray:
@@ -138,15 +149,35 @@ class CpuExecutor:
             offset = end
         return b"".join(parts)
 
-    def _set_tables(self, block_table: np.ndarray) -> None:
-        lanes, blocks = block_table.shape
-        self._io["block_table"][:lanes, :blocks] = block_table
+    def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
+        counts = self._counts
+        counts[0], counts[1], counts[2] = rows, outputs, moves
+
+    def _set_table(self, block_table: np.ndarray) -> None:
+        if block_table is not self._table:
+            lanes, blocks = block_table.shape
+            self._io["block_table"][:lanes, :blocks] = block_table
+            self._table = block_table
 
     def _walk(self, kind: Kind) -> float:
+        bound = self._bound[kind]
         start = time.perf_counter()
-        self._library.run(self._bound[kind].launches)
+        self._library.run(bound.address, bound.count)
         return (time.perf_counter() - start) * 1e3
 
     def close(self) -> None:
         self._bound.clear()
         self._library.close()
+
+
+def _put(view: memoryview, values: Sequence[int]) -> None:
+    """Writes int32 `values` to the start of `view`; ValueError when they are too many."""
+    if len(values) == 1:
+        view[0] = values[0]
+    else:
+        view[: len(values)] = array("i", values)
+
+
+def _take(view: memoryview, count: int) -> list[Any]:
+    """The first `count` values of `view`."""
+    return [view[0]] if count == 1 else view[:count].tolist()

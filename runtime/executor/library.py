@@ -36,6 +36,7 @@ class Library:
         self._dll.tdm_team_new.argtypes = [ctypes.c_int64]
         self._dll.tdm_team_free.argtypes = [ctypes.c_void_p]
         self._dll.tdm_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._run = self._dll.tdm_run
         self._team: int | None = self._dll.tdm_team_new(threads)
         if self._team is None:
             raise CapacityError(f"this system gives no {threads} threads (ulimit -u, memory); ask for fewer")
@@ -59,9 +60,9 @@ class Library:
             raise BundleCorrupt(f"{self._path}: holds no kernel {symbol}; rebuild the bundle") from None
         return tuple(ctypes.string_at(ctypes.addressof(text)).decode().split())
 
-    def run(self, launches: np.ndarray) -> None:
-        """Runs `launches` (dtype LAUNCH) to the end on the team."""
-        self._dll.tdm_run(self._team, launches.ctypes.data, len(launches))
+    def run(self, launches: int, count: int) -> None:
+        """Runs the `count` launches (dtype LAUNCH) at the address `launches` to the end on the team."""
+        self._run(self._team, launches, count)
 
     def close(self) -> None:
         if self._team is not None:

@@ -15,13 +15,16 @@ PRIOR_NODES = 2.0  # weight of what other texts taught, in expected accepted nod
 BOUNDS = (0.05, 2.0)
 
 
-def fates(tree: DraftTree, verified: DraftTree, committed: Sequence[int]) -> dict[str, list[float]]:
+def fates(tree: DraftTree, verified: DraftTree | None, committed: Sequence[int]) -> dict[str, list[float]]:
     """Per source, accepted and expected nodes of `tree` after `verified` (over the same anchor) committed these tokens.
 
-    A node is counted only if its parent was among the verified rows: then its fate is known whatever the outcome.
-    Counting the rest would charge a deep tree with tokens that a short round could not have brought.
+    A node is counted only if its parent was among the verified rows (the anchor alone, if None): then its fate is
+    known whatever the outcome. Counting the rest would charge a deep tree with tokens that a short round could not
+    have brought.
     """
-    known = {(verified.parents[i], verified.tokens[i]): i for i in range(1, len(verified))}
+    known: dict[tuple[int, int], int] = {}
+    if verified is not None:
+        known = {(verified.parents[i], verified.tokens[i]): i for i in range(1, len(verified))}
     counts: dict[str, list[float]] = {}
     row: list[int | None] = [0]  # the node's place among the verified rows
     depth = [0]  # of nodes on the committed path, else -1

@@ -23,25 +23,30 @@ NO_ANCHOR = -1  # token of the root given to a lane without candidates
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A way to play a round: one tree per lane, the tokens it is expected to commit and what it should cost."""
+    """The likeliest `count` drafted nodes of a forest, of value `value`: expected tokens a millisecond."""
 
-    trees: list[DraftTree]
-    tokens: float
-    ms: float
+    forest: list[DraftTree]
+    ranked: list[tuple[float, int, int]]
+    count: int
+    value: float
 
-    @property
-    def value(self) -> float:
-        """Expected tokens a millisecond."""
-        return self.tokens / self.ms
+    def trees(self) -> list[DraftTree]:
+        """One tree per lane; several together have at most the nodes asked for."""
+        if len(self.forest) == 1 and self.forest[0].is_chain:
+            return [self.forest[0].truncate(1 + self.count)]
+        keep: list[list[int]] = [[0] for _ in self.forest]
+        for _, i, node in self.ranked[: self.count]:
+            keep[i].append(node)
+        return [tree.subset(nodes) for tree, nodes in zip(self.forest, keep, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What was chosen, until it is settled."""
+    """What was chosen, until it is settled. No trees: a plain step."""
 
     lanes: Sequence[int]
+    forest: list[DraftTree]
     trees: list[DraftTree]
-    drafted: bool
     context: int
 
 
@@ -78,7 +83,7 @@ class Router:
         max_rows: int,
         lanes: Sequence[int] | None = None,
     ) -> list[DraftTree]:
-        """One tree per lane, at most `max_rows` (>= lanes) nodes together; roots alone are the plain step.
+        """One tree per lane, at most `max_rows` (>= lanes) nodes together; [] is the plain step.
 
         `contexts` are committed lengths in tokens. `lanes` are the lanes' numbers, 0, 1, .. if left out. A lane
         without candidates gets a root over NO_ANCHOR.
@@ -87,35 +92,30 @@ class Router:
         for lane in lanes:
             if lane not in self._evidence:
                 self.open(lane)
-        roots = [tree.truncate(1) for tree in forest]
-        plain = Cut(roots, len(roots), self._prices.ms(context, Kind.EXTEND, len(roots)))
-        # Lines have a price of their own, so a forest with branches is tried as its lines too.
-        forests = [forest] if all(tree.is_chain for tree in forest) else [forest, lines(candidates, roots)]
-        cut = max((self._cut(lanes, trees, context, max_rows) for trees in forests), key=lambda cut: cut.value)
-        gain = cut.value / plain.value
+        plain = len(lanes) / self._prices.ms(context, Kind.EXTEND, len(lanes))
+        cut = self._cut(lanes, forest, context, max_rows, plain)
+        if not all(tree.is_chain for tree in forest):
+            # Lines have a price of their own, so a forest with branches is tried as its lines too.
+            cut = max(cut, self._cut(lanes, lines(candidates), context, max_rows, plain), key=lambda cut: cut.value)
+        gain = cut.value / plain
         drafted = gain > MARGIN and self._ledger(context, len(lanes)).allows(gain)
-        chosen = cut if drafted else plain
-        self._round = Round(lanes, chosen.trees, drafted, context)
-        return chosen.trees
+        self._round = Round(lanes, forest, cut.trees() if drafted else [], context)
+        return self._round.trees
 
-    def settle(
-        self,
-        candidates: Sequence[Sequence[DraftTree]],
-        committed: Sequence[Sequence[int]],
-        ms: float | None = None,
-    ) -> None:
+    def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
         """Learns from what each lane committed (accepted tokens and the target's own) in the round last chosen.
 
         `ms` is the wall time of the round from draft to commit, None if something else ran in between.
         """
         last, self._round = self._round, None
         assert last is not None, "settle follows choose"
-        for lane, candidate, tree, tokens in zip(last.lanes, joined(candidates), last.trees, committed, strict=True):
-            if lane in self._evidence:
+        trees: Sequence[DraftTree | None] = last.trees or [None] * len(last.forest)
+        for lane, candidate, tree, tokens in zip(last.lanes, last.forest, trees, committed, strict=True):
+            if lane in self._evidence and candidate.num_drafted:
                 self._evidence[lane].learn(fates(candidate, tree, tokens))
         num_tokens = sum(map(len, committed))
         if ms is not None and num_tokens:
-            self._ledger(last.context, len(committed)).settle(last.drafted, ms, num_tokens)
+            self._ledger(last.context, len(committed)).settle(bool(last.trees), ms, num_tokens)
 
     def _ledger(self, context: int, num_lanes: int) -> Ledger:
         key = (context_key(context), num_lanes)
@@ -132,23 +132,27 @@ class Router:
         """(q, tree, node) of all drafted nodes, likeliest first and every parent before its children."""
         ranked = []
         for i, (lane, tree) in enumerate(zip(lanes, forest, strict=True)):
-            factors = {source: self._evidence[lane].factor(source) for source in set(tree.sources)}
+            evidence, parents, scores, sources = self._evidence[lane], tree.parents, tree.scores, tree.sources
+            factors = {source: evidence.factor(source) for source in set(sources)}
             q = [1.0]
-            for node in range(1, len(tree)):
+            for node in range(1, len(parents)):
                 # A path is no likelier than its beginning, whatever the factors of its sources.
-                q.append(min(q[tree.parents[node]], tree.scores[node] * factors[tree.sources[node]]))
+                q.append(min(q[parents[node]], scores[node] * factors[sources[node]]))
                 ranked.append((q[node], i, node))
-        ranked.sort(key=lambda entry: -entry[0])
+        ranked.sort(key=_by_falling_q)
         return ranked
 
-    def _cut(self, lanes: Sequence[int], forest: list[DraftTree], context: int, max_rows: int) -> Cut:
-        """The count of most expected tokens a millisecond; every count is tried, as prices are a staircase."""
+    def _cut(self, lanes: Sequence[int], forest: list[DraftTree], context: int, max_rows: int, plain: float) -> Cut:
+        """The count of most expected tokens a millisecond; every count is tried, as prices are a staircase.
+
+        `plain` is the value of the plain step, which no drafted node has to be better than.
+        """
         num_lanes = len(forest)
         ranked = self._ranked(lanes, forest)[: max(0, min(max_rows, MAX_TREE_ROWS) - num_lanes)]
         chain, tree, commit = (
             self._prices.per_rows(context, kind) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
         )
-        best, best_count = Cut([], num_lanes, self._prices.ms(context, Kind.EXTEND, num_lanes)), 0
+        value, best = plain, 0
         gained, in_line, last = 0.0, True, [0] * num_lanes
         for count, (q, i, node) in enumerate(ranked, 1):
             gained += q
@@ -158,12 +162,13 @@ class Router:
             rows = num_lanes + count
             # A line is in place already and pays for what is rejected; a tree's path has to be moved together.
             ms = chain[rows] + move * (1.0 - gained / count) if in_line else tree[rows] + move
-            if (num_lanes + gained) / ms > best.value:
-                best, best_count = Cut([], num_lanes + gained, ms), count
-        keep: list[list[int]] = [[0] for _ in forest]
-        for _, i, node in ranked[:best_count]:
-            keep[i].append(node)
-        return Cut([whole.subset(nodes) for whole, nodes in zip(forest, keep, strict=True)], best.tokens, best.ms)
+            if num_lanes + gained > value * ms:
+                value, best = (num_lanes + gained) / ms, count
+        return Cut(forest, ranked, best, value)
+
+
+def _by_falling_q(entry: tuple[float, int, int]) -> float:
+    return -entry[0]
 
 
 def joined(candidates: Sequence[Sequence[DraftTree]]) -> list[DraftTree]:
@@ -171,9 +176,10 @@ def joined(candidates: Sequence[Sequence[DraftTree]]) -> list[DraftTree]:
     return [reduce(DraftTree.merged, trees) if trees else DraftTree.root(NO_ANCHOR) for trees in candidates]
 
 
-def lines(candidates: Sequence[Sequence[DraftTree]], roots: Sequence[DraftTree]) -> list[DraftTree]:
-    """Each lane's line of most expected tokens, or its root."""
-    return [
-        max((tree for tree in trees if tree.is_chain), key=lambda tree: sum(tree.scores), default=root)
-        for trees, root in zip(candidates, roots, strict=True)
-    ]
+def lines(candidates: Sequence[Sequence[DraftTree]]) -> list[DraftTree]:
+    """Each lane's line of most expected tokens; the root alone where there is none."""
+    best = []
+    for trees in candidates:
+        root = DraftTree.root(trees[0].tokens[0] if trees else NO_ANCHOR)
+        best.append(max((tree for tree in trees if tree.is_chain), key=lambda tree: sum(tree.scores), default=root))
+    return best

@@ -148,7 +148,7 @@ def test_a_fault_of_one_thread_count_is_seen_and_its_case_repeats_it() -> None:
 
 def test_a_fault_beside_neighbours_is_seen() -> None:
     def joint(kind: Kind, rows: Rows) -> bool:
-        return several(kind, rows) and len(set(rows.lane.tolist())) == 3
+        return several(kind, rows) and len(set(rows.lane)) == 3
 
     first = check(lambda executor, threads: Faulty(executor, "logits", joint)).first
     assert first is not None and first.case.lanes == 3

@@ -135,26 +135,21 @@ def test_rows_of_several_lanes_share_a_pass(executor: CpuExecutor) -> None:
         lane.extend(IDS[i : i + length])
         wanted.append(lane.extend([token])[0])
         table[i, :2] = mine
-    position = np.array(lengths, np.int32)
-    lanes = np.arange(3, dtype=np.int32)
-    outcome = executor.run(
-        Kind.EXTEND, Rows(np.array(tokens, np.int32), position, lanes, position, position + 1, lanes, table)
-    )
+    after = [length + 1 for length in lengths]
+    outcome = executor.run(Kind.EXTEND, Rows(tokens, lengths, range(3), lengths, after, range(3), table))
     for i in range(3):
         assert (executor.logits(i) == wanted[i]).all()
         assert outcome.argmax[i] == wanted[i].argmax()
         top = np.sort(wanted[i])
         assert outcome.gap[i] == top[-1] - top[-2]
-    assert outcome.argmax.shape == (3,) and outcome.ms > 0
+    assert len(outcome.argmax) == len(outcome.gap) == 3 and outcome.ms > 0
 
 
 def test_outputs_are_the_rows_that_were_asked_for(executor: CpuExecutor) -> None:
     lane = Lane(executor)
     whole = lane.extend(IDS[:30])
-    position = np.arange(30, dtype=np.int32)
-    zeros = np.zeros(30, np.int32)
-    wanted = np.array([0, 3, 4, 29], np.int32)
-    rows = Rows(np.array(IDS[:30], np.int32), position, zeros, position, position + 1, wanted, lane.table)
+    wanted = [0, 3, 4, 29]
+    rows = Rows(IDS[:30], range(30), [0] * 30, range(30), range(1, 31), wanted, lane.table)
     outcome = executor.run(Kind.EXTEND, rows)
     assert len(outcome.argmax) == 4
     assert all((executor.logits(i) == whole[row]).all() for i, row in enumerate(wanted))
@@ -165,8 +160,8 @@ def test_moves_run_in_order(executor: CpuExecutor) -> None:
     lane = Lane(executor, pages=[6, 2])
     lane.extend(IDS[:70])
     before = planes(lane.state(), 70)
-    source, target = np.array([66, 68, 69], np.int32), np.array([62, 66, 67], np.int32)
-    executor.commit(Moves(np.zeros(3, np.int32), source, target, lane.table))
+    source, target = [66, 68, 69], [62, 66, 67]
+    executor.commit(Moves([0, 0, 0], source, target, lane.table))
     expected = list(range(70))
     for a, b in zip(source, target, strict=True):
         expected[b] = expected[a]
@@ -197,8 +192,7 @@ def test_a_program_made_by_hand_runs() -> None:
     executor = bind(by_hand())
     executor.logits(0)[:] = np.arange(8)
     executor.logits(1)[:] = -1.0
-    one, place = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    executor.run(Kind.EXTEND, Rows(one, place, one, place, place + 1, one, np.zeros((1, 1), np.int32)))
+    executor.run(Kind.EXTEND, Rows([0], [0], [0], [0], [1], [0], np.zeros((1, 1), np.int32)))
     assert executor.logits(0).tolist() == [2.0 * i for i in range(8)]
     assert (executor.logits(1) == -1.0).all()
     executor.close()

@@ -37,9 +37,10 @@ def test_libraries_of_others_are_refused(tmp_path: Path, source: str, error: typ
 
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_teams_start_and_end(threads: int) -> None:
+    nothing = np.zeros(1, LAUNCH)
     for _ in range(5):
         team = Library(library(), threads)
-        team.run(np.zeros(0, LAUNCH))
+        team.run(nothing.ctypes.data, 0)
         team.close()
         team.close()
 
@@ -50,7 +51,7 @@ def test_threads_that_cannot_be_had_are_one_clear_error() -> None:
 import resource
 from pathlib import Path
 from tandem.errors import CapacityError
-from tandem.runtime.executor.library import Library
+from tandem.runtime.executor.library import LAUNCH, Library
 kib = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
 resource.setrlimit(resource.RLIMIT_AS, (kib * 1024 + (256 << 20),) * 2)
 try:

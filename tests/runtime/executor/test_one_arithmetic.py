@@ -145,7 +145,7 @@ class Passes(RuleBasedStateMachine):
         kept = [(lane, start, tree) for lane, start, tree in zip(lanes, starts, trees, strict=True) if lane in keep]
         paths = [tree.path(keep[lane] % len(tree)) for lane, _, tree in kept]
         moves = commit_moves([k[0] for k in kept], [k[1] for k in kept], paths, self.pages.table)
-        if len(moves.lane):
+        if moves.lane:
             self.executor.commit(moves)
         for (lane, _, tree), path in zip(kept, paths, strict=True):
             self.texts[lane].extend(tree.tokens[i] for i in path)
@@ -170,9 +170,9 @@ class Passes(RuleBasedStateMachine):
         rows = extend_rows(spans, self.pages.table)
         wanted = [[*self.texts[span.lane], *span.tokens[: i + 1]] for span in spans for i in range(len(span.tokens))]
         # As many logits as a pass gives back: the last rows', and each lane's last.
-        last = set(rows.output_row.tolist())
+        last = set(rows.output_row)
         others = [row for row in range(len(wanted)) if row not in last][len(last) - MAX_TREE_ROWS :]
-        rows.output_row = np.array(sorted([*last, *others]), np.int32)
+        rows.output_row = sorted([*last, *others])
         self._run(Kind.EXTEND, rows, [wanted[row] for row in rows.output_row])
         for span in spans:
             self.texts[span.lane].extend(span.tokens)

@@ -75,7 +75,7 @@ def replay(
         candidates = [drafter.propose(31)]
         tree = DraftTree.root(0)
         if candidates[0]:
-            (tree,) = router.choose(candidates, [len(prompt)], 32, [5])
+            (tree,) = router.choose(candidates, [len(prompt)], 32, [5]) or [tree]
         committed = walk(tree, text[tally.tokens :])
         kind = Kind.VERIFY_CHAIN if tree.is_chain else Kind.VERIFY_TREE
         kind = kind if tree.num_drafted else Kind.EXTEND
@@ -84,7 +84,7 @@ def replay(
         if kind is Kind.VERIFY_TREE:
             ms += true_ms(Kind.COMMIT, len(committed))
         if candidates[0]:
-            router.settle(candidates, [committed], ms)
+            router.settle([committed], ms)
         drafter.observe(committed)
         tally.tokens += len(committed)
         tally.ms += ms

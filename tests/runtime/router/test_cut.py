@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,15 @@ def line(scores: list[float], anchor: int = 0, source: str = "local") -> DraftTr
 
 
 def chosen(table: dict, *lanes: list[DraftTree], max_rows: int = 32) -> list[DraftTree]:
-    return Router(PriceModel(table)).choose(lanes, [100] * len(lanes), max_rows)
+    return cut(Router(PriceModel(table)), list(lanes), [100] * len(lanes), max_rows)
+
+
+def cut(
+    router: Router, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int = 32, lanes: Any = None
+) -> list[DraftTree]:
+    """What `choose` says, the plain step as its roots."""
+    roots = [trees[0].truncate(1) if trees else DraftTree.root(-1) for trees in candidates]
+    return router.choose(candidates, contexts, max_rows, lanes) or roots
 
 
 def test_a_long_copy_takes_many_rows_even_where_rows_are_dear():
@@ -105,7 +114,7 @@ def best_value(forest: list[DraftTree], prices: PriceModel) -> float:
 def test_no_subset_of_any_lanes_beats_the_cut(forest, rises):
     forest = [tree.truncate(9 // len(forest)) for tree in forest]
     prices = PriceModel(staircase(rises))
-    trees = Router(prices).choose([[tree] for tree in forest], [0] * len(forest), 32)
+    trees = cut(Router(prices), [[tree] for tree in forest], [0] * len(forest))
     value = sum(map(len, trees)) and sum(sum(tree.scores) for tree in trees)
     value /= prices.ms(0, Kind.VERIFY_TREE, sum(map(len, trees)))
     best = best_value(forest, prices)
@@ -123,7 +132,11 @@ def test_lanes_share_the_rows_by_likelihood():
 def test_only_nodes_whose_parent_was_verified_are_judged():
     whole = DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 2, 0], [1, 0.8, 0.6, 0.5, 0.1], ["root", "a", "a", "a", "b"])
     # A plain round tells of the first step only, whatever it brought.
-    assert fates(whole, whole.truncate(1), [1]) == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
+    assert (
+        fates(whole, None, [1])
+        == fates(whole, whole.truncate(1), [1])
+        == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
+    )
     assert fates(whole, whole.truncate(1), [4]) == {"a": [0, pytest.approx(0.8)], "b": [1, pytest.approx(0.1)]}
     # A verify of node 1 tells of its children too: of node 2, not of node 3.
     assert fates(whole, whole.truncate(2), [1, 2])["a"] == [2, pytest.approx(1.4)]
@@ -133,8 +146,8 @@ def test_only_nodes_whose_parent_was_verified_are_judged():
 
 
 def play(router: Router, tree: DraftTree, committed: list[int], *, lane: int = 0, ms: float | None = None) -> DraftTree:
-    (picked,) = router.choose([[tree]], [100], 32, [lane])
-    router.settle([[tree]], [committed], ms)
+    (picked,) = cut(router, [[tree]], [100], lanes=[lane])
+    router.settle([committed], ms)
     return picked
 
 
@@ -147,7 +160,7 @@ def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
     for _ in range(30):
         play(router, guess, [99], lane=1)
     assert play(router, guess, [99], lane=1).num_drafted == 0
-    assert router.choose([[guess]], [100], 32, [2])[0].num_drafted == eager
+    assert cut(router, [[guess]], [100], lanes=[2])[0].num_drafted == eager
     # A plain lane whose guesses come true drafts again, though none was verified.
     for _ in range(100):
         play(router, guess, [10, 11, 12, 13, 99], lane=1)
@@ -164,9 +177,9 @@ def test_closed_lanes_teach_the_next_and_reset_forgets():
             play(router, guess, [99], lane=lane)
         router.close(lane)
     router.open(30)
-    assert router.choose([[guess]], [100], 32, [30])[0].num_drafted < before
+    assert cut(router, [[guess]], [100], lanes=[30])[0].num_drafted < before
     router.reset()
-    assert router.choose([[guess]], [100], 32, [30])[0].num_drafted == before
+    assert cut(router, [[guess]], [100], lanes=[30])[0].num_drafted == before
     router.close(77)
 
 
@@ -175,15 +188,15 @@ def test_drafting_that_loses_by_the_clock_stops():
     router = Router(PriceModel(flat_table(20.0)))
     guess, drafted, ms, tokens = line([0.7, 0.6, 0.5]), [], 0.0, 0
     for round_ in range(2000):
-        tree = router.choose([[guess]], [100_000], 32)[0]
+        tree = cut(router, [[guess]], [100_000])[0]
         committed = [10, 99] if tree.num_drafted else [10]
         drafted += [round_] if tree.num_drafted else []
-        router.settle([[guess]], [committed], 200.0 if tree.num_drafted else 20.0)
+        router.settle([committed], 200.0 if tree.num_drafted else 20.0)
         ms, tokens = ms + (200.0 if tree.num_drafted else 20.0), tokens + len(committed)
     assert len(drafted) <= 20 and max(b - a for a, b in pairwise(drafted)) > 128
     assert ms <= 1.1 * 20.0 * tokens
     # Short contexts have their own ledger.
-    assert router.choose([[guess]], [100], 32)[0].num_drafted == 3
+    assert cut(router, [[guess]], [100])[0].num_drafted == 3
 
 
 def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
