@@ -14,6 +14,8 @@ from tandem.compile.profile import Format
 from tandem.compile.rounding import MIDDLE, int4_groups, int8_rows
 
 PANEL = GROUP = 32
+PAIR = 2
+LEAST_NORMAL = torch.finfo(torch.bfloat16).smallest_normal
 STEP = 4
 """Inputs whose bytes lie side by side, as one integer product takes them."""
 NIBBLES = PANEL * GROUP // 2
@@ -22,7 +24,7 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}
 
 
 def stored_shape(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
-    """A matrix [N, K] becomes panels, fp32 and bf16 [P, K, 32], low-bit [P, bytes]; a vector stays as it is."""
+    """A matrix [N, K] becomes panels, fp32 and bf16 [P, K, 32] (bf16 with K even), low-bit [P, bytes]; a vector stays."""
     if len(shape) == 1:
         return shape
     panels, groups = -(-shape[0] // PANEL), -(-shape[1] // GROUP)
@@ -30,7 +32,7 @@ def stored_shape(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
         return panels, groups * GROUP * PANEL + 4 * PANEL
     if form == "int4":
         return panels, groups * (NIBBLES + 4 * PANEL)
-    return panels, shape[1], PANEL
+    return panels, _whole(shape[1], PAIR) if form == "bf16" else shape[1], PANEL
 
 
 def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
@@ -39,20 +41,26 @@ def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
 
 
 def pack(weight: Tensor, form: Format) -> np.ndarray:
-    """A parameter as stored (`stored_shape`), bf16 as uint16 bits. Outputs that fill the last panel are zero.
+    """A parameter as stored (`stored_shape`), bf16 as uint16 bits. What fills panels, pairs and groups is zero.
 
-    A bf16 panel row holds outputs j and 16 + j as neighbours, so that a shift and a mask widen 32 of them.
+    bf16 inputs stand in pairs per output, [P, K / 2, 32, 2], and are never subnormal: products take them as zero.
     """
     if weight.dim() == 1:
         return weight.float().contiguous().numpy()
     if form in ("int8", "int4"):
         return _pack_int8(weight) if form == "int8" else _pack_int4(weight)
-    panels = _padded(weight.to(torch.float32 if form == "fp32" else torch.bfloat16), weight.shape[1])
-    panels = panels.view(-1, PANEL, weight.shape[1]).transpose(1, 2)  # [P, K, 32]
     if form == "fp32":
-        return panels.contiguous().numpy()
-    pairs = panels.reshape(*panels.shape[:2], 2, PANEL // 2).transpose(2, 3)  # [P, K, 16, 2]
-    return pairs.contiguous().view(torch.uint16).flatten(2).numpy()
+        return (
+            _padded(weight.float(), weight.shape[1])
+            .view(-1, PANEL, weight.shape[1])
+            .transpose(1, 2)
+            .contiguous()
+            .numpy()
+        )
+    rounded = weight.to(torch.bfloat16)
+    rounded = _padded(torch.where(rounded.abs() < LEAST_NORMAL, 0.0, rounded), _whole(weight.shape[1], PAIR))
+    pairs = rounded.view(-1, PANEL, rounded.shape[1] // PAIR, PAIR).transpose(1, 2)  # [P, K / 2, 32, 2]
+    return pairs.contiguous().view(torch.uint16).view(len(pairs), -1, PANEL).numpy()
 
 
 def unpack(stored: np.ndarray, form: Format, shape: tuple[int, ...]) -> Tensor:
@@ -65,11 +73,15 @@ def unpack(stored: np.ndarray, form: Format, shape: tuple[int, ...]) -> Tensor:
     elif form == "int4":
         values = _unpack_int4(data)
     elif form == "bf16":
-        pairs = data.view(torch.bfloat16).float().view(*data.shape[:2], PANEL // 2, 2)
-        values = pairs.transpose(2, 3).flatten(2).transpose(1, 2)
+        pairs = data.view(torch.bfloat16).float().view(len(data), -1, PANEL, PAIR)
+        values = pairs.transpose(1, 2).flatten(2)
     else:
         values = data.transpose(1, 2)
     return values.reshape(-1, values.shape[-1])[: shape[0], : shape[1]].contiguous()
+
+
+def _whole(k: int, of: int) -> int:
+    return -(-k // of) * of
 
 
 def _padded(weight: Tensor, k: int) -> Tensor:
@@ -80,7 +92,7 @@ def _padded(weight: Tensor, k: int) -> Tensor:
 
 
 def _whole_groups(weight: Tensor) -> Tensor:
-    return _padded(weight.float(), -(-weight.shape[1] // GROUP) * GROUP)
+    return _padded(weight.float(), _whole(weight.shape[1], GROUP))
 
 
 def _bytes(values: Tensor) -> Tensor:

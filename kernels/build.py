@@ -33,6 +33,8 @@ FLAGS = (
     "-static-libstdc++",
     "-static-libgcc",
 )
+BEYOND_V4 = {"-vnni": ("-mavx512vnni",), "-bf16": ("-mavx512vnni", "-mavx512bf16")}
+"""Machine flags that x86-64-v4 does not imply, by the suffix of an ISA level that has them."""
 KINDS = {"<": "in", ">": "out", "!": "both", "=": "int", "~": "real"}
 
 
@@ -80,8 +82,8 @@ def compiler_version(cxx: str) -> str:
 
 def isa_flags(isa: str) -> Sequence[str]:
     """Machine flags of a level such as `x86-64-v3`; other levels take the compiler's baseline."""
-    level, vnni, _ = isa.partition("-vnni")
-    return [f"-march={level}", *(["-mavx512vnni"] if vnni else [])] if isa.startswith("x86-64") else []
+    more = next((suffix for suffix in BEYOND_V4 if isa.endswith(suffix)), "")
+    return [f"-march={isa.removesuffix(more)}", *BEYOND_V4.get(more, ())] if isa.startswith("x86-64") else []
 
 
 def build_library(isa: str, target: Path) -> Path:

@@ -1,4 +1,8 @@
-"""Linear: x W^T + b. The weight is upcast to the precision of the input's arithmetic, never the input rounded."""
+"""Linear: x W^T + b.
+
+How a weight is stored decides what x is rounded to before it meets it (`kernels/cpu/panel.h`): nothing for fp32, bf16
+for bf16, whole numbers of -127 to 127 per row (int8) or per group of 32 inputs (int4). Sums are fp32, or exact.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from tandem.kernels.precision import compute_dtype
 
 @torch.library.custom_op("tandem::linear", mutates_args=())
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [R, K], weight [N, K] (float32, bfloat16 or float64), bias [N] or none -> [R, N]."""
+    """x [R, K], weight [N, K] (float32, float64, or bfloat16, for which x is rounded too), bias [N] or none -> [R, N]."""
     dtype = compute_dtype(x)
-    y = x.to(dtype) @ weight.to(dtype).T
+    taken = x.to(torch.bfloat16) if weight.dtype == torch.bfloat16 else x
+    y = taken.to(dtype) @ weight.to(dtype).T
     return y if bias is None else y + bias.to(dtype)
 
 

@@ -15,9 +15,9 @@ struct Args {
   int64_t k;
 };
 
-inline float at(FloatPanels<float> w, int64_t panel, int64_t k, int64_t lane) { return w.at(panel)[k * kPanel + lane]; }
-inline float at(FloatPanels<uint16_t> w, int64_t panel, int64_t k, int64_t lane) {
-  return from_bf16(w.at(panel)[k * kPanel + lane % kLanes * 2 + lane / kLanes]);
+inline float at(Fp32Panels w, int64_t panel, int64_t k, int64_t lane) { return w.at(panel)[k * kPanel + lane]; }
+inline float at(Bf16Panels w, int64_t panel, int64_t k, int64_t lane) {
+  return from_bf16(w.at(panel)[k / 2 * 2 * kPanel + lane * 2 + k % 2]);
 }
 inline float at(Int8Panels w, int64_t panel, int64_t k, int64_t lane) {
   const int weight = w.at(panel)[k / 4 * 4 * kPanel + lane * 4 + k % 4] - 128;
@@ -39,6 +39,6 @@ void embed(const Args& a, Part part) {
 
 #define EMBEDDING_SIGNATURE "<count <token <weight >y =y_stride =k"
 
-TDM_KERNEL(embedding_fp32, Args, EMBEDDING_SIGNATURE) { embed<FloatPanels<float>>(a, part); }
-TDM_KERNEL(embedding_bf16, Args, EMBEDDING_SIGNATURE) { embed<FloatPanels<uint16_t>>(a, part); }
+TDM_KERNEL(embedding_fp32, Args, EMBEDDING_SIGNATURE) { embed<Fp32Panels>(a, part); }
+TDM_KERNEL(embedding_bf16, Args, EMBEDDING_SIGNATURE) { embed<Bf16Panels>(a, part); }
 TDM_KERNEL(embedding_int8, Args, EMBEDDING_SIGNATURE) { embed<Int8Panels>(a, part); }

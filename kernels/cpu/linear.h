@@ -77,6 +77,24 @@ void each_input(const LinearArgs& a, Part part, F f) {
   }
 }
 
+// Where a row's values go: it is number `inside` of the tile of `size` rows that begins at row `first`.
+struct Place {
+  int64_t first;
+  int64_t size;
+  int64_t inside;
+};
+
+// each_input with the row's place among tiles of at most kMost rows.
+template <int kMost, class F>
+void each_tiled_input(const LinearArgs& a, Part part, F f) {
+  Place at{0, 0, 0};
+  each_input(a, part, [&](int64_t row, const float* x) {
+    if (row == at.first + at.size) at = {row, tile_at<kMost>(*a.count, row), 0};
+    at.inside = row - at.first;
+    f(at, x);
+  });
+}
+
 // Writes R rows of P panels that lie in `out` as [R][P][32].
 template <int R, int P>
 void finish(const LinearArgs& a, int64_t row, const int64_t (&panel)[P], const float* out) {

@@ -35,16 +35,14 @@ struct ByteRows {
     bytes = static_cast<int8_t*>(workspace(Use::kTiles, size + sizeof(S) * static_cast<size_t>(count * spans)));
     span = reinterpret_cast<S*>(bytes + size);
     auto* row = static_cast<int8_t*>(workspace(Use::kBytes, static_cast<size_t>(k)));
-    int64_t first = 0, tile = 0;
-    each_input(a, part, [&](int64_t r, const float* x) {
-      if (r == first + tile) first = r, tile = tile_at<kMost>(count, r);
+    each_tiled_input<kMost>(a, part, [&](const Place& at, const float* x) {
       for (int64_t s = 0; s < spans; ++s) {
         const int64_t left = a.k - s * width;
         const Span made = quantise(x + s * width, left < width ? left : width, row + s * width);
-        span[first * spans + s * tile + (r - first)] = S(made);
+        span[at.first * spans + s * at.size + at.inside] = S(made);
       }
-      int8_t* to = bytes + first * k + (r - first) * 4;
-      for (int64_t i = 0; i < k; i += 4) std::memcpy(to + i * tile, row + i, 4);
+      int8_t* to = bytes + at.first * k + at.inside * 4;
+      for (int64_t i = 0; i < k; i += 4) std::memcpy(to + i * at.size, row + i, 4);
     });
   }
 

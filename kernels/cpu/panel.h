@@ -9,14 +9,22 @@ constexpr int64_t kGroup = 32;  // inputs that share an int4 scale; low-bit pane
 
 inline int64_t padded_inputs(int64_t k) { return (k + kGroup - 1) / kGroup * kGroup; }
 
-// fp32 and bf16: [k][32]. A bf16 row holds outputs j and 16 + j as neighbours.
-template <class W>
-struct FloatPanels {
-  const W* base;
+// fp32: [k][32].
+struct Fp32Panels {
+  const float* base;
   int64_t k;
 
-  FloatPanels(const void* weight, int64_t k) : base(static_cast<const W*>(weight)), k(k) {}
-  const W* at(int64_t panel) const { return base + panel * kPanel * k; }
+  Fp32Panels(const void* weight, int64_t k) : base(static_cast<const float*>(weight)), k(k) {}
+  const float* at(int64_t panel) const { return base + panel * kPanel * k; }
+};
+
+// bf16: [k / 2][32][2], none of them subnormal.
+struct Bf16Panels {
+  const uint16_t* base;
+  int64_t k;
+
+  Bf16Panels(const void* weight, int64_t k) : base(static_cast<const uint16_t*>(weight)), k((k + 1) / 2 * 2) {}
+  const uint16_t* at(int64_t panel) const { return base + panel * kPanel * k; }
 };
 
 // int8: [k / 4][32][4] bytes of weight + 128, then 32 fp32 scales.

@@ -20,6 +20,26 @@ constexpr int kRegisters = 32;
 constexpr int kRegisters = 8;
 #endif
 
+// Round to nearest, ties to even; NaN stays NaN.
+inline uint16_t to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+// The same with subnormal numbers taken as zero.
+inline uint16_t to_normal_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits & 0x7f800000u ? to_bf16(x) : static_cast<uint16_t>(bits >> 16 & 0x8000u);
+}
+inline float from_bf16(uint16_t bits) {
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float out;
+  std::memcpy(&out, &word, sizeof out);
+  return out;
+}
+
 #if defined(__AVX512F__)
 
 struct f32x16 {
@@ -44,12 +64,6 @@ inline f32x16 pow2(f32x16 n) {
 inline f32x16 load_bf16(const uint16_t* p) {
   const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
-}
-// Thirty-two bf16 stored as pairs (lane j of `lo`, lane j of `hi`): one shift and one mask widen them.
-inline void load_pair(const uint16_t* p, f32x16& lo, f32x16& hi) {
-  const __m512i w = _mm512_loadu_si512(p);
-  lo.v = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-  hi.v = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -83,13 +97,6 @@ inline __m256 widen_half(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
 }
 inline f32x16 load_bf16(const uint16_t* p) { return {widen_half(p), widen_half(p + 8)}; }
-inline void load_pair(const uint16_t* p, f32x16& lo, f32x16& hi) {
-  const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
-  const __m256i top = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  lo = {_mm256_castsi256_ps(_mm256_slli_epi32(w0, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(w1, 16))};
-  hi = {_mm256_castsi256_ps(_mm256_and_si256(w0, top)), _mm256_castsi256_ps(_mm256_and_si256(w1, top))};
-}
 
 #else
 
@@ -100,12 +107,6 @@ template <class F>
 inline f32x16 lanes(F f) {
   f32x16 out;
   for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
-  return out;
-}
-inline float widen(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float out;
-  std::memcpy(&out, &word, sizeof out);
   return out;
 }
 inline f32x16 set1(float x) {
@@ -143,11 +144,7 @@ inline f32x16 pow2(f32x16 n) {
   return lanes([&](int i) { return std::ldexp(1.0f, static_cast<int>(n.v[i])); });
 }
 inline f32x16 load_bf16(const uint16_t* p) {
-  return lanes([&](int i) { return widen(p[i]); });
-}
-inline void load_pair(const uint16_t* p, f32x16& lo, f32x16& hi) {
-  lo = lanes([&](int i) { return widen(p[2 * i]); });
-  hi = lanes([&](int i) { return widen(p[2 * i + 1]); });
+  return lanes([&](int i) { return from_bf16(p[i]); });
 }
 
 #endif
@@ -223,20 +220,6 @@ inline f32x16 exp(f32x16 x) {
   p = fma(p, r, set1(5.0000001201e-1f));
   p = fma(p, r * r, r) + set1(1.0f);
   return p * pow2(n);
-}
-
-// Round to nearest, ties to even; NaN stays NaN.
-inline uint16_t to_bf16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-inline float from_bf16(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float out;
-  std::memcpy(&out, &word, sizeof out);
-  return out;
 }
 
 }  // namespace tdm
