@@ -24,7 +24,10 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}
 
 
 def stored_shape(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
-    """A matrix [N, K] becomes panels, fp32 and bf16 [P, K, 32] (bf16 with K even), low-bit [P, bytes]; a vector stays."""
+    """A matrix [N, K] becomes panels, fp32 and bf16 [P, K, 32], bf16 with K made even, low-bit [P, bytes].
+
+    A vector stays as it is.
+    """
     if len(shape) == 1:
         return shape
     panels, groups = -(-shape[0] // PANEL), -(-shape[1] // GROUP)

@@ -14,7 +14,10 @@ from tandem.kernels.precision import compute_dtype
 
 @torch.library.custom_op("tandem::linear", mutates_args=())
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [R, K], weight [N, K] (float32, float64, or bfloat16, for which x is rounded too), bias [N] or none -> [R, N]."""
+    """x [R, K], weight [N, K], bias [N] or none -> [R, N].
+
+    The weight is float32, float64, or bfloat16, which x is rounded to as well.
+    """
     dtype = compute_dtype(x)
     taken = x.to(torch.bfloat16) if weight.dtype == torch.bfloat16 else x
     y = taken.to(dtype) @ weight.to(dtype).T

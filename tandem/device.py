@@ -73,7 +73,7 @@ def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
 def isa_level(arch: str, flags: Iterable[str]) -> str:
     """The highest ISA level of `ISA_FLAGS` that `arch` with these CPU flags holds; `generic` if none."""
     held = set(flags)
-    family = ["x86-64-v4-bf16", "x86-64-v4-vnni", "x86-64-v4", "x86-64-v3", "x86-64-v2"] if arch == "x86-64" else ["aarch64"] if arch == "aarch64" else []
+    family = [level for level in reversed(ISA_FLAGS) if level.startswith(arch) and level != "generic"]
     return next((level for level in family if held.issuperset(ISA_FLAGS[level])), "generic")
 
 

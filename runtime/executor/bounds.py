@@ -60,6 +60,7 @@ EXTENTS: dict[str, _Extents] = {
 STORED = {"fp32": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (5 / 8, 0)}
 """Bytes that one output of a matrix takes: so many per input, and so many more. Low-bit inputs come in groups."""
 GROUP = 32
+INPUTS_OF = {"fp32": 1, "bf16": 2}
 CACHE: _Extents = {"k_cache": ("page", "kv_heads", "head_dim"), "v_cache": ("page", "kv_heads", "padded")}
 
 
@@ -153,7 +154,7 @@ class _Bounds:
         g, (stem, _, form) = self.geometry, kernel.rpartition("_")
         stem, form = (stem, form) if form in STORED else (kernel, "fp32")
         each, more = STORED[form]
-        inputs = _padded(numbers.get("k", 0), 1 if form in ("fp32", "bf16") else GROUP)
+        inputs = _padded(numbers.get("k", 0), INPUTS_OF.get(form, GROUP))
         sizes = numbers | {
             "two": 2,
             "page": g.page_tokens,
