@@ -116,3 +116,47 @@ def test_values_out_of_range_are_named(sampling: Sampling, param: str) -> None:
 def test_values_at_the_ends_of_their_ranges_are_sound() -> None:
     validate(Sampling())
     validate(Sampling(5.0, top_p=1e-9, top_k=-1, min_p=1.0))
+
+
+def slowly(logits: np.ndarray, sampling: Sampling) -> list[tuple[int, float]]:
+    """(id, weight) in the order of the draw, as the definition says it."""
+    top = max(logits.tolist())
+    weight = [math.exp((value - top) / sampling.temperature) for value in logits.tolist()]
+    ids = sorted(range(len(weight)), key=lambda i: (-logits[i], i))
+    if 0 < sampling.top_k < len(ids):
+        ids = ids[: sampling.top_k]
+    if sampling.top_p < 1:
+        whole, before, prefix = sum(weight[i] for i in ids), 0.0, []
+        for i in ids:
+            if before < sampling.top_p * whole:
+                prefix.append(i)
+            before += weight[i]
+        ids = prefix
+    ids = sorted(i for i in ids if weight[i] >= sampling.min_p)
+    if len(ids) == len(weight) and not (sampling.top_p < 1 or sampling.min_p > 0):
+        groups = -(-len(weight) // 64)
+        ids.sort(key=lambda i: (i % groups, i))
+    return [(i, weight[i]) for i in ids]
+
+
+@pytest.mark.parametrize("vocab_size", [5, 64, 65, 700, 4096])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0),
+        Sampling(0.7, top_k=20),
+        Sampling(1.0, top_p=0.9),
+        Sampling(1.5, min_p=0.02),
+        Sampling(0.9, top_k=64, top_p=0.8, min_p=0.01),
+        Sampling(1.0, top_p=0.95, min_p=0.005),
+    ],
+)
+def test_a_draw_is_the_one_its_definition_names(vocab_size: int, sampling: Sampling) -> None:
+    logits = (2 * np.random.default_rng(vocab_size).standard_normal(vocab_size)).astype(np.float32)
+    ordered = slowly(logits, sampling)
+    edges = np.cumsum([0.0] + [weight for _, weight in ordered])
+    for position in range(200):
+        place = [i for i, _ in ordered].index(draw(logits, sampling, 11, position))
+        target = uniform(11, position) * edges[-1]
+        # fp32 weights move the edges a little.
+        assert edges[place] - 1e-5 * edges[-1] <= target <= edges[place + 1] + 1e-5 * edges[-1]
