@@ -13,9 +13,9 @@ from tandem.errors import TandemError
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.text import TextStream
 
-PACE_SECONDS = 0.016
-"""Between two events of one answer, a frame of a screen: to wake a reader costs the round after it more than its share
-of the text, for the reader's thread takes a core from the team and the interpreter from the engine."""
+PACE_SECONDS = 1 / 30
+"""Least time between two events of one answer. To wake a reader costs the next round more than its share of the text:
+the reader's thread takes a core from the team and the interpreter from the engine. Nobody reads faster than this."""
 
 
 @dataclass(frozen=True, slots=True)

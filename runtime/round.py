@@ -97,9 +97,10 @@ class Rounds:
             walk(tree, partial(pick, lane, self._executor, outcome, first), lane.ticket.request.stop_ids)
             for lane, tree, first in zip(lanes, trees, firsts, strict=True)
         ]
-        moves = commit_moves(indices, starts, [path for path, _ in walks], table)
-        if moves.lane:
-            self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
+        if kind is Kind.VERIFY_TREE:  # a chain's accepted rows lie where they belong
+            moves = commit_moves(indices, starts, [path for path, _ in walks], table)
+            if moves.lane:
+                self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
         for lane, tree, first, (path, tokens) in zip(lanes, trees, firsts, walks, strict=True):
             lane.commit(tokens, len(path), tree.num_drafted)
             lane.inform([first + node for node in path], tokens)
