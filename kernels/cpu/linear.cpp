@@ -39,6 +39,24 @@ void chain(int64_t k, float* out, Step step) {
     for (int c = 0; c < 2 * P; ++c) store(out + (r * 2 * P + c) * kLanes, total[r][c]);
 }
 
+// acc[r][c] += input(r) x weight(c), in the order that keeps fewer values in registers.
+template <int R, int P, class Weight, class Input, class Product>
+inline void outer(Sums<R, P>& acc, Weight weight, Input input, Product product) {
+  if constexpr (kRegisters >= 32) {
+    decltype(weight(0)) w[2 * P];
+    for (int c = 0; c < 2 * P; ++c) w[c] = weight(c);
+    for (int r = 0; r < R; ++r) {
+      const auto x = input(r);
+      for (int c = 0; c < 2 * P; ++c) acc[r][c] = product(acc[r][c], w[c], x);
+    }
+  } else {
+    for (int c = 0; c < 2 * P; ++c) {
+      const auto w = weight(c);
+      for (int r = 0; r < R; ++r) acc[r][c] = product(acc[r][c], w, input(r));
+    }
+  }
+}
+
 template <int R>
 inline void fetch_ahead(const void* p) {
   if constexpr (R >= kAhead) __builtin_prefetch(static_cast<const char*>(p) + kAheadBytes);
@@ -65,19 +83,17 @@ struct Fp32Product {
     const float* w[P];
     for (int p = 0; p < P; ++p) w[p] = panels.at(panel[p]);
     chain<R, P, 1>(panels.k, out, [&](int64_t k, Sums<R, P>& acc) {
-      f32x16 b[2 * P];
       for (int p = 0; p < P; ++p) fetch_ahead<R>(w[p] + k * kPanel);
-      for (int c = 0; c < 2 * P; ++c) b[c] = load(w[c / 2] + k * kPanel + c % 2 * kLanes);
-      for (int r = 0; r < R; ++r) {
-        const f32x16 s = set1(x[k * R + r]);
-        for (int c = 0; c < 2 * P; ++c) acc[r][c] = fma(s, b[c], acc[r][c]);
-      }
+      outer<R, P>(
+          acc, [&](int c) { return load(w[c / 2] + k * kPanel + c % 2 * kLanes); },
+          [&](int r) { return set1(x[k * R + r]); },
+          [](f32x16 sum, f32x16 b, f32x16 s) { return fma(s, b, sum); });
     });
   }
 };
 
 struct Bf16Product {
-  static constexpr int kMost = kRegisters >= 32 ? 12 : 2, kPairs = kRegisters >= 32 ? 4 : 1;
+  static constexpr int kMost = kRegisters >= 32 ? 12 : 6, kPairs = kRegisters >= 32 ? 4 : 1;
   Bf16Panels panels;
   Pair* rows;  // per tile of R rows [k / 2][R]
 
@@ -99,13 +115,10 @@ struct Bf16Product {
     const uint16_t* w[P];
     for (int p = 0; p < P; ++p) w[p] = panels.at(panel[p]);
     chain<R, P, 2>(panels.k, out, [&](int64_t k, Sums<R, P>& acc) {
-      Pairs b[2 * P];
       for (int p = 0; p < P; ++p) fetch_ahead<R>(w[p] + k * kPanel), fetch_ahead<R>(w[p] + (k + 1) * kPanel);
-      for (int c = 0; c < 2 * P; ++c) b[c] = load_pairs(w[c / 2] + k * kPanel + c % 2 * kPanel);
-      for (int r = 0; r < R; ++r) {
-        const Spread s = spread(x[k / 2 * R + r]);
-        for (int c = 0; c < 2 * P; ++c) acc[r][c] = dot2(acc[r][c], b[c], s);
-      }
+      outer<R, P>(
+          acc, [&](int c) { return load_pairs(w[c / 2] + k * kPanel + c % 2 * kPanel); },
+          [&](int r) { return spread(x[k / 2 * R + r]); }, dot2);
     });
   }
 };

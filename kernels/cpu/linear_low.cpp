@@ -51,7 +51,7 @@ struct ByteRows {
 };
 
 struct Int8Product {
-  static constexpr int kMost = kRegisters >= 32 ? 8 : 2, kPairs = kRegisters >= 32 ? 4 : 1;
+  static constexpr int kMost = kRegisters >= 32 ? 8 : 6, kPairs = kRegisters >= 32 ? 4 : 1;
   Int8Panels panels;
   ByteRows<RowSpan, kMost> rows;
 
@@ -66,11 +66,9 @@ struct Int8Product {
     for (auto& line : acc)
       for (auto& c : line) c = set1_int(0);
     for (int64_t k = 0; k < panels.k; k += 4) {
-      u8x64 b[2 * P];
-      for (int c = 0; c < 2 * P; ++c) b[c] = load_bytes(w[c / 2] + k * kPanel + c % 2 * 64);
-      for (int r = 0; r < R; ++r) {
-        const i8x4 s = four(x + k * R + 4 * r);
-        for (int c = 0; c < 2 * P; ++c) acc[r][c] = dot4(acc[r][c], b[c], s);
+      for (int c = 0; c < 2 * P; ++c) {
+        const u8x64 b = load_bytes(w[c / 2] + k * kPanel + c % 2 * 64);
+        for (int r = 0; r < R; ++r) acc[r][c] = dot4(acc[r][c], b, four(x + k * R + 4 * r));
       }
     }
     const RowSpan* span = rows.spans_at(row);
@@ -86,7 +84,7 @@ struct Int8Product {
 
 // Per group in order: + nibble sum x (weight scale x row scale), + minimum x (byte sum x row scale).
 struct Int4Product {
-  static constexpr int kMost = kRegisters >= 32 ? 6 : 1, kPairs = kRegisters >= 32 ? 3 : 1;
+  static constexpr int kMost = kRegisters >= 32 ? 6 : 8, kPairs = kRegisters >= 32 ? 3 : 1;
   Int4Panels panels;
   ByteRows<GroupSpan, kMost> rows;
 
