@@ -131,6 +131,7 @@ void tdm_team_free(void* team) { delete static_cast<Team*>(team); }
 
 // Runs `count` launches to the end. One caller at a time per team.
 void tdm_run(void* team, const tdm::Launch* launches, int64_t count) {
+  if (count == 0) return;  // a null list would tell the threads to end
   auto* t = static_cast<Team*>(team);
   t->start(launches, count);
   t->walk(0);
