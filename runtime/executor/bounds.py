@@ -23,9 +23,13 @@ Signature = Sequence[str]
 REMEDY = "rebuild the bundle"
 MOST = 1 << 31
 """Whole numbers of a launch stay below it."""
-OPTIONAL = ("bias", "delta", "norm", "sum")
-PANEL, LANES = 32, 16
-"""Matrices are padded to panels of so many rows, heads in value pages to so many elements."""
+OPTIONAL = {"linear": ("bias", "delta", "norm", "sum")}
+"""By kernel: pointers that may be null."""
+WORD = 4
+"""Bytes of a number: no pointer lies between two."""
+PANEL, LANES, PAGE, MAX_HEAD_DIM = 32, 16, 64, 256
+"""As kernels have them: matrices are padded to panels of so many rows, heads in value pages to so many elements, pages
+hold so many tokens; no head is wider."""
 
 FIELDS: dict[str, tuple[str, ...]] = {
     name: (name,) for name in ("token", "position", "slot", "prefix", "ancestor", "block_table", "argmax", "gap")
@@ -69,6 +73,8 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
 
     `signatures` are those of `program.kernels`, in order.
     """
+    if geometry.page_tokens != PAGE:
+        raise BundleCorrupt(f"pages of {geometry.page_tokens} tokens, kernels know those of {PAGE}; {REMEDY}")
     bounds = _Bounds(program, geometry, IoLayout(geometry))
     for kernel, signature in zip(program.kernels, signatures, strict=True):
         if kernel.num_params != len(signature):
@@ -77,7 +83,8 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
     def fault(which: int, arguments: Sequence[tuple[int, int]]) -> str | None:
         return bounds.fault(program.kernels[which].symbol.removeprefix("tdm_"), signatures[which], arguments)
 
-    if all(fault(which, arguments) is None for which, arguments in _farthest(program)):
+    pointers = program.params["value"][program.params["region"] != CONSTANT]
+    if not np.any(pointers % WORD) and all(fault(which, given) is None for which, given in _farthest(program)):
         return
     params = list(zip(program.params["region"].tolist(), program.params["value"].tolist(), strict=True))
     for i, (which, first, count, _) in enumerate(program.launches.tolist()):
@@ -112,52 +119,92 @@ class _Bounds:
     def fault(self, kernel: str, signature: Signature, arguments: Sequence[tuple[int, int]]) -> str | None:
         """Why a launch may not run; `arguments` are (region, value) in the signature's order."""
         values = dict(zip(signature, arguments, strict=True))
+        stem, _, form = kernel.rpartition("_")
+        stem, form = (stem, form) if form in STORED else (kernel, "fp32")
+        place = values["<count"][1] - self.layout.fields["counts"].offset
+        rows = {0: self.geometry.max_rows, 4: self.geometry.max_outputs, 8: self.geometry.max_rows}.get(place)
+        if rows is None:
+            return f"count is byte {values['<count'][1]} of io, which is another field"
         for word, (region, value) in values.items():
-            if fault := self._kind(word[0], word[1:], region, value):
+            if region == CONSTANT and value == 0 and word[1:] in OPTIONAL.get(stem, ()):
+                continue
+            if fault := self._kind(word[0], word[1:], region, value, rows):
                 return f"{word[1:]} {fault}"
         given = {word[1:] for word, (region, _) in values.items() if region != CONSTANT}
         if len(given & {"delta", "sum"}) == 1:
             return "delta and sum come together"
         numbers = {word[1:]: value for word, (_, value) in values.items() if word[0] == "="}
-        return self._baked(numbers) or self._extents(kernel, numbers, values)
+        return self._numbers(stem, numbers) or self._extents(stem, form, rows, numbers, values)
 
-    def _kind(self, kind: str, name: str, region: int, value: int) -> str | None:
+    def _kind(self, kind: str, name: str, region: int, value: int, rows: int) -> str | None:
         if kind in "=~":
-            fits = region == CONSTANT and (kind == "~" or value < MOST)
+            least = 0 if name == "gated" or name.endswith("_stride") else 1
+            fits = region == CONSTANT and (kind == "~" or least <= value < MOST)
             return None if fits else "is no number in range"
         if region == CONSTANT:
-            return None if name in OPTIONAL and value == 0 else "points nowhere"
+            return "points nowhere"
         place, fields = self.program.regions[region].name, self.layout.fields
         if place != (home := HOMES.get(name, place if place in ("io", "scratch") else "scratch")):
             return f"is in {place}, not in {home}"
-        if name == "count":
-            fits = value - fields["counts"].offset in (0, 4, 8)
-        elif name in FIELDS:
-            fits = value in [fields[field].offset for field in FIELDS[name]]
+        if value % WORD:
+            return f"is byte {value} of {place}, no multiple of {WORD}"
+        if name in FIELDS:
+            field = next((fields[field] for field in FIELDS[name] if fields[field].offset == value), None)
+            if field and name != "block_table" and field.shape[0] < rows:
+                return f"has {field.shape[0]} entries for {rows} rows"
+            fits = field is not None
         else:
-            fits = place != "io" or value == fields["logits"].offset
+            fits = name == "count" or place != "io" or value == fields["logits"].offset
         return None if fits else f"is byte {value} of {place}, which is another field"
 
-    def _baked(self, numbers: dict[str, int]) -> str | None:
+    def _numbers(self, stem: str, numbers: dict[str, int]) -> str | None:
         g = self.geometry
         baked = {"page_bytes": g.page_bytes, "table_stride": g.blocks_per_lane, "ancestor_stride": MAX_TREE_ROWS}
         for name, wanted in baked.items():
             if numbers.get(name, wanted) != wanted:
                 return f"{name} is {numbers[name]}, the geometry gives {wanted}"
-        if "kv_heads" in numbers and (not numbers["kv_heads"] or numbers.get("heads", 0) % numbers["kv_heads"]):
+        if numbers.get("heads", 0) % numbers.get("kv_heads", 1):
             return f"kv_heads is {numbers['kv_heads']}, which does not divide the heads"
+        head_dim, half = numbers.get("head_dim", 0), numbers.get("half", 0)
+        if not 2 * half <= head_dim <= MAX_HEAD_DIM:
+            return f"head_dim is {head_dim}, of which {2 * half} turn; kernels know up to {MAX_HEAD_DIM}"
+        if stem == "argmax_gap" and numbers["width"] > g.vocab_size:
+            return f"width is {numbers['width']}, the vocabulary has {g.vocab_size}"
         if numbers.get("gated") and numbers["n"] % (2 * PANEL):
             return f"n is {numbers['n']}, no whole panels of gates and partners"
         return None
 
-    def _extents(self, kernel: str, numbers: dict[str, int], values: dict[str, tuple[int, int]]) -> str | None:
-        g, (stem, _, form) = self.geometry, kernel.rpartition("_")
-        stem, form = (stem, form) if form in STORED else (kernel, "fp32")
-        each, more = STORED[form]
+    def _extents(
+        self, stem: str, form: str, rows: int, numbers: dict[str, int], values: dict[str, tuple[int, int]]
+    ) -> str | None:
+        each = STORED[form][0]
+        sizes = self._sizes(form, numbers)
+        extents = EXTENTS.get(stem, {}) | (CACHE if "kv_heads" in numbers else {})
+        for word, (region, value) in values.items():
+            name = word[1:]
+            if region == CONSTANT or name in FIELDS or name == "count":
+                continue
+            if name not in extents:
+                return f"{name} has no bounds"
+            row, stride = prod(sizes[size] for size in extents[name]), numbers.get(f"{name}_stride")
+            if stride is not None and stride < row:
+                return f"{name}_stride is {stride}, a row has {row}"
+            # Gathered rows are any of the pass.
+            last = (self.geometry.max_rows if stem == "gather_rows" and name == "x" else rows) - 1
+            # What is neither a matrix nor the cache is fp32 in every kernel.
+            item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
+            end = value + (row + last * (stride or 0)) * item
+            if end > (memory := self.program.regions[region]).nbytes:
+                return f"{name} ends at byte {end} of {memory.name}, which has {memory.nbytes}"
+        return None
+
+    def _sizes(self, form: str, numbers: dict[str, int]) -> dict[str, int]:
+        """What the words of EXTENTS stand for in a launch with these numbers."""
+        g, (each, more) = self.geometry, STORED[form]
         inputs = _padded(numbers.get("k", 0), INPUTS_OF.get(form, GROUP))
-        sizes = numbers | {
+        return numbers | {
             "two": 2,
-            "page": g.page_tokens,
+            "page": PAGE,
             "vocab": _padded(g.vocab_size, PANEL),
             "panels": _padded(numbers.get("n", 0), PANEL),
             "padded": _padded(numbers.get("head_dim", 0), LANES),
@@ -165,21 +212,6 @@ class _Bounds:
             "outputs": numbers.get("n", 0) // (2 if numbers.get("gated") else 1),
             "stored": int(inputs * each) + more,
         }
-        place = values["<count"][1] - self.layout.fields["counts"].offset
-        capacity = {0: g.max_rows, 4: g.max_outputs, 8: g.max_rows}[place]
-        extents = EXTENTS.get(stem, {}) | (CACHE if "kv_heads" in numbers else {})
-        for word, (region, value) in values.items():
-            name = word[1:]
-            if name not in extents or region == CONSTANT:
-                continue
-            stride = numbers.get(f"{name}_stride")
-            elements = prod(sizes[size] for size in extents[name]) + (capacity - 1) * (stride or 0)
-            # What is neither a matrix nor the cache is fp32 in every kernel.
-            item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
-            end = value + elements * item
-            if end > (memory := self.program.regions[region]).nbytes:
-                return f"{name} ends at byte {end} of {memory.name}, which has {memory.nbytes}"
-        return None
 
 
 def _padded(n: int, to: int) -> int:
