@@ -148,7 +148,7 @@ def _draft(plan: Plan, checkpoint: Checkpoint, proof: dict[str, Any], quality: Q
 
 def _measured() -> str:
     machine = this_machine()
-    return f"{datetime.now(UTC):%Y-%m-%d} on {machine.product}, {machine.cores} cores, medians"
+    return f"{datetime.now(UTC):%Y-%m-%d} on {machine.product}, {machine.cores} cores, least of several"
 
 
 def _json(value: dict[str, Any]) -> bytes:

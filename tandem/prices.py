@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from tandem.curve import FOLLOW, Curve, towards
+from tandem.curve import FOLLOW, OUTLIER, Curve, towards
 from tandem.errors import BundleCorrupt
 from tandem.keys import FIRST_CONTEXT_CLASS, MAX_TREE_ROWS, Kind
 
+FOLLOW_OWN = 0.02  # weight of a step of several lanes in its own price
 LEAST_MS, MOST_MS = 1e-6, 1e9
 PRIORS = ("plain", "spec", "prime")
 STAND_INS = {
@@ -28,7 +29,11 @@ STAND_INS = {
 
 @dataclass(slots=True)
 class LiveClass:
-    """The curves of one context class and the drift they share (kinds not yet measured start there)."""
+    """The curves of one context class and the drift they share: live over table of plain steps.
+
+    Steps are measured most often, and a machine that is slow for a while is so for all passes. So the others are
+    learned in proportion: what a draft costs in steps does not change with every slow spell.
+    """
 
     curves: dict[Kind, Curve]
     priors: dict[str, float]
@@ -58,15 +63,15 @@ class PriceModel:
         """Milliseconds of a pass of `kind` with `rows` rows at `context` tokens."""
         live = self._class(context)
         curve, now, common = live.curves[kind], live.num_samples, live.common(kind)
-        if rows == 1:  # nothing lies below it
-            return curve.first(now, common)
+        if rows == 1:
+            return curve.one_row(now, common)
         prices = curve.per_rows(now, common)
         if rows <= MAX_TREE_ROWS:
             return prices[rows]
-        return max(prices[-1], curve.table(rows) * curve.aged_drift(now, common))
+        return max(prices[-1], curve.table(rows) * common * curve.over_all(now))
 
     def per_rows(self, context: int, kind: Kind) -> Sequence[float]:
-        """ms at 0..32 rows, as one list that is not to be changed and stays valid until the next `observe`."""
+        """ms at 0..32 rows."""
         live = self._class(context)
         return live.curves[kind].per_rows(live.num_samples, live.common(kind))
 
@@ -81,9 +86,14 @@ class PriceModel:
         live = self._live.get(context_key(context)) or self._class(context)
         curve = live.curves[kind]
         live.num_samples += 1
-        ratio = curve.follow(rows, ms, live.num_samples, live.common(kind))
-        if kind is not Kind.COMMIT and not curve.blind:
-            live.drift = towards(live.drift, ratio, FOLLOW)
+        if kind is not Kind.EXTEND or curve.blind:
+            curve.follow(rows, ms, live.num_samples, live.common(kind))
+        elif rows == 1:
+            table = curve.shape()[0]
+            live.drift = towards(live.drift, min(ms / table, OUTLIER * live.drift), FOLLOW)
+        else:  # one step of several lanes: mostly the drift of all steps, a little a price of its own
+            surprise = curve.follow(rows, ms, live.num_samples, live.drift, FOLLOW_OWN)
+            live.drift *= towards(1.0, surprise, FOLLOW)
 
     def _class(self, context: int) -> LiveClass:
         name = context_key(context)

@@ -59,13 +59,41 @@ def test_without_a_table_every_count_starts_at_one_and_the_first_sample_is_belie
     assert prices.ms(500, Kind.VERIFY_TREE, 32) == pytest.approx(90.0)
 
 
-def test_a_live_time_moves_its_count_by_a_tenth_and_the_others_along():
+def test_a_live_time_moves_its_count_by_a_tenth_and_its_kind_along():
     prices = PriceModel(TABLE)
     prices.observe(10, Kind.VERIFY_TREE, 8, 100.0)
     assert prices.ms(10, Kind.VERIFY_TREE, 8) == pytest.approx(55.0)  # 50 + (100 - 50) / 10
     assert prices.ms(10, Kind.VERIFY_TREE, 4) == pytest.approx(33.0)  # not measured: shifted by the same share
-    assert prices.ms(10, Kind.EXTEND, 1) == pytest.approx(22.0)  # nor was this kind
+    assert prices.ms(10, Kind.EXTEND, 1) == pytest.approx(20.0)  # a verify says nothing of the step
+
+
+def test_a_step_moves_all_passes_along():
+    prices = PriceModel(TABLE)
+    prices.observe(10, Kind.EXTEND, 1, 40.0)
+    assert prices.ms(10, Kind.EXTEND, 1) == pytest.approx(22.0)
+    assert prices.ms(10, Kind.EXTEND, 2) == pytest.approx(24.2)
+    assert prices.ms(10, Kind.VERIFY_TREE, 8) == pytest.approx(55.0)
     assert prices.ms(4096, Kind.EXTEND, 1) == pytest.approx(33.0)  # nor this class, first met after it
+
+
+def test_a_slow_spell_leaves_the_proportions_alone():
+    """Steps alone are measured in it; a verify is as many steps as before."""
+    prices = PriceModel(TABLE)
+    for _ in range(20):
+        prices.observe(10, Kind.VERIFY_TREE, 4, 36.0)
+    before = prices.ms(10, Kind.VERIFY_TREE, 4) / prices.ms(10, Kind.EXTEND, 1)
+    for _ in range(10):
+        prices.observe(10, Kind.EXTEND, 1, 60.0)
+    assert prices.ms(10, Kind.EXTEND, 1) > 40.0
+    assert prices.ms(10, Kind.VERIFY_TREE, 4) / prices.ms(10, Kind.EXTEND, 1) == pytest.approx(before, rel=0.02)
+
+
+def test_steps_of_several_lanes_are_steps_too():
+    prices = PriceModel(TABLE)
+    for _ in range(50):
+        prices.observe(10, Kind.EXTEND, 2, 66.0)  # three times the table
+    assert prices.ms(10, Kind.EXTEND, 2) == pytest.approx(66.0, rel=0.01)
+    assert 48.0 < prices.ms(10, Kind.EXTEND, 1) < 60.0 and 72.0 < prices.ms(10, Kind.VERIFY_TREE, 4) < 90.0
 
 
 def test_follows_a_machine_that_became_slower_and_forgets_a_slow_spell():
