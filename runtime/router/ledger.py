@@ -12,6 +12,7 @@ KEEP = 0.9  # of the old sums, each round
 KEEP_PROBED = 0.5  # by a probe, which has to outweigh rounds long past
 FADE = 0.999  # of the drafted sums, each plain round: one slow spell does not keep a class plain for good
 PRIOR_TOKENS = 4.0
+OUTLIER = 4.0  # a round counts as at most this many times what its tokens cost until now
 MARGIN = 1.03  # drafting loses when dearer than plain by more than noise
 FIRST_WAIT, LAST_WAIT = 16, 256  # plain rounds between two probes
 
@@ -29,7 +30,8 @@ class Cost:
         return (self.prior_ms * PRIOR_TOKENS + self.ms) / (PRIOR_TOKENS + self.tokens)
 
     def add(self, ms: float, tokens: int, keep: float = KEEP) -> None:
-        self.ms = keep * self.ms + ms
+        # One round that the system held up says nothing of what rounds cost.
+        self.ms = keep * self.ms + min(ms, OUTLIER * self.per_token * tokens)
         self.tokens = keep * self.tokens + tokens
 
 

@@ -199,6 +199,18 @@ def test_drafting_that_loses_by_the_clock_stops():
     assert cut(router, [[guess]], [100])[0].num_drafted == 3
 
 
+def test_one_round_held_up_by_the_system_does_not_end_drafting():
+    ledger = Ledger(20.0, 20.0)
+    for _ in range(20):
+        ledger.settle(True, 40.0, 4)
+        ledger.settle(False, 20.0, 1)
+    ledger.settle(True, 2000.0, 4)
+    assert ledger.allows(1.05)
+    for _ in range(10):
+        ledger.settle(True, 2000.0, 4)
+    assert not ledger.allows(1.05)
+
+
 def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
     ledger, probes = Ledger(20.0, 40.0), []
     for round_ in range(1000):
