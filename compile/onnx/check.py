@@ -24,9 +24,9 @@ from tandem.keys import MAX_TREE_ROWS
 ROWS = 12
 """Tokens of the text that is compared: a prefill, then STEPS passes of one."""
 STEPS = 3
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-2}
-"""Largest difference over largest logit, by the cache's type: beside a half of a bf16 step, a last bit rounds K or V
-the other way."""
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+"""Largest difference over largest logit, by the cache's type. Where values are rounded to bf16, a last bit sends some
+of them the other way, and from layer to layer more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ def _check(path: Path, parameters: Parameters) -> Comparison | None:
         return None
     found = check.compare(path, parameters)
     click.echo(
-        f"ONNX Runtime's logits of {found.rows} tokens are within {found.difference:.2g} of ours, which reach "
-        f"{found.largest:.3g}",
+        f"ONNX Runtime's logits of {found.rows} tokens are within {found.difference:.2g} of the definitions', which "
+        f"reach {found.largest:.3g}",
         err=True,
     )
     return found

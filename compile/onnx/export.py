@@ -61,24 +61,28 @@ class Step:
     graph: Graph
     bf16: bool
     advance: Callable[[int], None]
+    _lowering: Lowering = field(init=False)
     _weights: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lowering = Lowering(self.graph, RULES)
 
     def compose(self) -> None:
         spec = self.parameters.spec
         parts = trace_pass(spec, self.parameters.profile, PAGE_TOKENS, tree=False)
-        lowering = Lowering(self.graph, RULES)
+        lower = self._lowering.lower
         token, caches = self._inputs()
         inputs = self._rows(token, caches[0]["k_cache"])
 
-        (h,) = lowering.lower(parts.embed, inputs | self._bound(parts.embed), "embed")
+        (h,) = lower(parts.embed, inputs | self._bound(parts.embed), "embed")
         delta: dict[str, str] = {}
         for layer, cache in enumerate(caches):
             part = parts.block if layer else parts.first
             bound = inputs | self._bound(part, layer) | cache | {"h": h} | delta
-            h, out = lowering.lower(part, bound, f"layers.{layer}")
+            h, out = lower(part, bound, f"layers.{layer}")
             cache |= {name: bound[name] for name in cache}
             delta = {"delta": out}
-        (logits,) = lowering.lower(parts.head, inputs | self._bound(parts.head) | {"h": h} | delta, "head", outputs=1)
+        (logits,) = lower(parts.head, inputs | self._bound(parts.head) | {"h": h} | delta, "head", outputs=1)
 
         self.graph.scope = "head"
         logits = self.graph.emit("Unsqueeze", logits, self.graph.constant([0]))
@@ -120,11 +124,15 @@ class Step:
     def _weight(self, name: str) -> str:
         """A parameter in fp32; of a tied head there is one copy."""
         if name not in self._weights:
-            narrow = self.bf16 and self.parameters.is_bf16(name)
-            dtype = torch.bfloat16 if narrow else torch.float32
-            value = self.graph.weight(name, self.parameters.shapes[name], dtype, self._blocks(name))
-            self.graph.scope = name
-            self._weights[name] = self.graph.emit("Cast", value, to=TensorProto.FLOAT) if narrow else value
+            dtype = self.parameters.dtype(name)
+            written = dtype if self.bf16 else torch.float32
+            value = self.graph.weight(name, self.parameters.shapes[name], written, self._blocks(name))
+            if written is torch.bfloat16:
+                self.graph.scope = name
+                value = self.graph.emit("Cast", value, to=TensorProto.FLOAT)
+            if dtype is torch.bfloat16:
+                self._lowering.bf16.add(value)
+            self._weights[name] = value
         return self._weights[name]
 
     def _blocks(self, name: str) -> Iterator[Tensor]:

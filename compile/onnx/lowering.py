@@ -19,10 +19,13 @@ Rule = Callable[..., Any]
 
 
 class Lowering:
-    """Walks one part's graph at a time. `rules` say by operator which nodes to emit."""
+    """Walks one part's graph at a time. `rules` say by operator which nodes to emit.
+
+    `bf16` has the weights that count as bf16 ones where operators tell them apart, whatever their values' type is.
+    """
 
     def __init__(self, graph: Graph, rules: Mapping[Any, Rule]) -> None:
-        self.graph = graph
+        self.graph, self.bf16 = graph, set[str]()
         self._rules = rules
         self._values: dict[Node, Any] = {}
         self._bound: dict[str, str] = {}

@@ -60,12 +60,12 @@ class Parameters:
             weights=bundle.weights,
         )
 
-    def is_bf16(self, name: str) -> bool:
-        """Whether the parameter is stored in bf16, so that bf16 holds all of it."""
-        return self.profile.format(name, self.shapes[name]) == "bf16"
+    def dtype(self, name: str) -> torch.dtype:
+        """What the operators take a parameter as: bf16 if it is stored so, else fp32, also for low-bit ones."""
+        return torch.bfloat16 if self.profile.format(name, self.shapes[name]) == "bf16" else torch.float32
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """A parameter in fp32, some of its rows at a time."""
+        """A parameter in its `dtype`, some of its rows at a time."""
         shape, stored = self.shapes[name], self._stored(name)
         form = self.profile.format(name, shape)
         if len(shape) == 1:
@@ -75,10 +75,10 @@ class Parameters:
         for first in range(0, len(stored), step):
             panels = stored[first : first + step]
             rows = min(PANEL * len(panels), shape[0] - PANEL * first)
-            yield unpack(panels, form, (rows, shape[1]))
+            yield unpack(panels, form, (rows, shape[1])).to(self.dtype(name))
 
     def read(self, name: str) -> Tensor:
-        """A whole parameter in fp32."""
+        """A whole parameter in its `dtype`."""
         return torch.cat(list(self.blocks(name)))
 
     def table(self, name: str) -> Tensor:

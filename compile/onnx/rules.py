@@ -32,6 +32,11 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(value.meta["val"].shape)
 
 
+def _rounded(low: Lowering, x: str) -> str:
+    """`x` as bf16 holds it, in fp32 again."""
+    return low.emit("Cast", low.emit("Cast", x, to=TensorProto.BFLOAT16), to=TensorProto.FLOAT)
+
+
 @rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default)
 def _view(low: Lowering, node: Node, x: str, _: Any) -> str:
     first, *rest = _shape(node)
@@ -73,6 +78,8 @@ def _embedding(low: Lowering, node: Node, token: str, weight: str) -> str:
 
 @rule(torch.ops.tandem.linear.default)
 def _linear(low: Lowering, node: Node, x: str, weight: str, bias: str | None) -> str:
+    if weight in low.bf16:
+        x = _rounded(low, x)
     return low.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
 
 
@@ -110,7 +117,7 @@ def _kv_write(low: Lowering, node: Node, k: str, v: str, k_cache: str, v_cache: 
     for rows, cache, placeholder in ((k, k_cache, node.args[2]), (v, v_cache, node.args[3])):
         assert isinstance(placeholder, Node)
         if placeholder.meta["val"].dtype is torch.bfloat16:
-            rows = low.emit("Cast", low.emit("Cast", rows, to=TensorProto.BFLOAT16), to=TensorProto.FLOAT)
+            rows = _rounded(low, rows)
         rows = low.emit("Unsqueeze", low.emit("Transpose", rows, perm=(1, 0, 2)), low.graph.constant([0]))
         low.rebind(placeholder, low.emit("Concat", cache, rows, axis=2))
 

@@ -39,9 +39,13 @@ class Call(nn.Module):
         return self.function(*x)
 
 
-def lower(function: Callable[..., Any], example: Sequence[Tensor], *, outputs: int | None = None) -> Callable[..., Any]:
-    """`function`, traced with `example` and lowered, as a function of arrays: results, then what `x_3` and `x_4` are
-    bound to at the end, if those were written to."""
+def lower(
+    function: Callable[..., Any], example: Sequence[Tensor], *, outputs: int | None = None, bf16: Sequence[str] = ()
+) -> Callable[..., Any]:
+    """`function`, traced with `example` and lowered, as a function of arrays: results, then placeholders written to.
+
+    `bf16` names placeholders that count as bf16 weights.
+    """
     graph = Graph(io.BytesIO(), "nowhere")
     part = export_part(Call(function), *example)
     bound = {}
@@ -49,7 +53,9 @@ def lower(function: Callable[..., Any], example: Sequence[Tensor], *, outputs: i
         sizes = [f"size_{number}_{dim}" for dim in range(tensor.dim())]
         element = ELEMENTS.get(tensor.dtype, TensorProto.FLOAT)
         bound[f"x_{number}"] = graph.input(f"x_{number}", element, sizes)
-    results = Lowering(graph, RULES).lower(part, bound, "module", outputs=outputs)
+    lowering = Lowering(graph, RULES)
+    lowering.bf16.update(bf16)
+    results = lowering.lower(part, bound, "module", outputs=outputs)
     results += [value for name, value in bound.items() if name != value]
     for number, value in enumerate(results):
         graph.output(f"y_{number}", value, TensorProto.FLOAT, None)

@@ -46,7 +46,7 @@ def test_a_sound_model_passes(folder: Path, model: Path) -> None:
     check_rules(model)
     found = compare(model, stored(folder, "bf16"))
     assert found.rows == 12
-    assert 0 <= found.difference < 0.01 * found.largest
+    assert 0 <= found.difference < 0.05 * found.largest
 
 
 def swap_turns(graph: onnx.GraphProto) -> None:

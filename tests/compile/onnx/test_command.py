@@ -85,7 +85,7 @@ def test_json_says_what_was_compared(export: Export, tmp_path: Path) -> None:
     compared = facts.pop("compared")
     assert facts == {"path": "small.onnx", "data": "small.onnx.data", "weights": "bf16"}
     assert compared["rows"] == 12
-    assert compared["difference"] <= 0.01 * compared["largest"]
+    assert compared["difference"] <= 0.05 * compared["largest"]
 
 
 def test_an_older_model_is_replaced_only_when_asked(export: Export, tmp_path: Path) -> None:

