@@ -16,6 +16,7 @@ from tandem.errors import BundleMismatch
 GIB = 1 << 30
 V3 = frozenset(ISA_FLAGS["x86-64-v3"])
 V4 = frozenset(ISA_FLAGS["x86-64-v4"])
+BF16 = frozenset(ISA_FLAGS["x86-64-v4-bf16"])
 MACHINE = Machine("x86-64", "x86-64-v3", V3, "linux-glibc", "amd-epyc", 8, 64 * GIB)
 HOST = Host(
     validity=Validity(arch="x86-64", isa_level="x86-64-v3", flags=("avx2", "fma"), abi="linux-glibc"),
@@ -36,6 +37,11 @@ ARM = Machine("aarch64", "aarch64", frozenset({"fp", "asimd"}), "linux-glibc", "
             replace(MACHINE, isa_level="x86-64-v4", flags=V4, cores=4),
             Grade.REBUILD_ADVISED,
             ["host.validity.isa_level", "host.price.cores"],
+        ),
+        (
+            replace(MACHINE, isa_level="x86-64-v4-bf16", flags=BF16),
+            Grade.REBUILD_ADVISED,
+            ["host.validity.isa_level"],
         ),
         (replace(MACHINE, flags=V3 - {"fma"}), Grade.REFUSED, ["host.validity.flags"]),
         (replace(MACHINE, isa_level="generic", flags=frozenset()), Grade.REFUSED, ["host.validity.flags"]),

@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tandem.device import ISA_FLAGS
 from tandem.kernels import build
 from tandem.runtime.executor.library import LAUNCH, Library
 
@@ -32,18 +32,14 @@ RowsOf = Callable[[Sequence[int], Path, int], np.ndarray]
 
 
 def _levels() -> tuple[str, ...]:
-    """Instruction sets that this CPU runs, best first: one per form of `simd.h`."""
+    """Instruction sets that this CPU runs, best first: one per form of `simd.h`, `bytes.h` and `pairs.h`."""
     if platform.machine() != "x86_64":
         return ("native",)
     flags = set(
         next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
     )
-    needs = {
-        "x86-64-v4": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
-        "x86-64-v3": {"avx2", "fma"},
-        "x86-64": set(),
-    }
-    return tuple(level for level, wanted in needs.items() if wanted <= flags)
+    levels = ("x86-64-v4-bf16", "x86-64-v4-vnni", "x86-64-v4", "x86-64-v3")
+    return (*(level for level in levels if flags.issuperset(ISA_FLAGS[level])), "x86-64")
 
 
 LEVELS = _levels()
@@ -54,22 +50,18 @@ def _target(isa: str) -> Path:
     return CACHE / f"{isa}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
 
 
-def _build(isa: str) -> None:
-    target = _target(isa)
-    for stale in CACHE.glob(f"{isa}-{'?' * 16}.so"):
-        stale.unlink(missing_ok=True)
-    # Other sessions may build beside this one: the finished file appears whole or not at all.
-    build.build_library(isa, partial := target.with_suffix(f".{os.getpid()}"))
-    partial.rename(target)
-
-
 @cache
 def library(isa: str = LEVELS[0]) -> Path:
     """The compiled library of a level, from the cache where nothing that makes it has changed."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(len(LEVELS)) as pool:
-        list(pool.map(_build, [level for level in LEVELS if not _target(level).exists()]))
-    return _target(isa)
+    target = _target(isa)
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        for stale in CACHE.glob(f"{isa}-{'?' * 16}.so"):
+            stale.unlink(missing_ok=True)
+        # Other sessions may build beside this one: the finished file appears whole or not at all.
+        build.build_library(isa, partial := target.with_suffix(f".{os.getpid()}"))
+        partial.rename(target)
+    return target
 
 
 @cache
@@ -111,7 +103,7 @@ class Program:
         return np.uint64(memory.ctypes.data)
 
     def run(self) -> None:
-        self._team.run(self._launches)
+        self._team.run(self._launches.ctypes.data, len(self._launches))
 
 
 def call(path: Path, kernel: str, threads: int = 1, **arguments: Argument) -> None:

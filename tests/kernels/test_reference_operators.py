@@ -46,10 +46,13 @@ def test_linear(dtype: torch.dtype, bias: bool) -> None:
     np.testing.assert_allclose(found.numpy(), wanted, atol=10 * TOLERANCE[dtype])
 
 
-def test_linear_never_rounds_its_input_to_the_weight() -> None:
-    x = torch.tensor([[1.0 + 2.0**-20]])
-    weight = torch.ones(1, 1, dtype=torch.bfloat16)
-    assert kernels.linear(x, weight, None).item() == 1.0 + 2.0**-20
+def test_linear_takes_inputs_as_its_weight_is_stored() -> None:
+    """A bf16 weight meets inputs rounded to bf16, ties to even; an fp32 weight meets them as they are."""
+    x = torch.tensor([[1.0 + 2.0**-20], [1.0 + 2.0**-8], [1.0 + 3 * 2.0**-8]])
+    weight = torch.ones(1, 1)
+    assert kernels.linear(x, weight, None).tolist() == x.tolist()
+    for wide in (x, x.double()):
+        assert kernels.linear(wide, weight.bfloat16(), None).tolist() == [[1.0], [1.0], [1.0 + 2.0**-6]]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.kernels.harness import LEVELS, assert_bits, call, library
+from tests.kernels.layer import Layer
 from tests.kernels.paged import PAGE, Paged
 
 FINITE_BF16 = (np.arange(2**16) & 0x7F80) != 0x7F80
@@ -61,21 +62,17 @@ def test_exponential_has_the_same_bits_everywhere(level: str) -> None:
 
 def widened(level: str, patterns: np.ndarray) -> np.ndarray:
     """bf16 patterns as one linear layer's weights, times one."""
-    panels = np.zeros((-(-len(patterns) // 32), 32), np.uint16)
-    panels.reshape(-1)[: len(patterns)] = patterns
-    panels = np.ascontiguousarray(panels.reshape(-1, 2, 16).swapaxes(1, 2))
-    y = np.empty(len(patterns), np.float32)
-    call(
-        library(level), "linear_bf16", count=1, x=np.ones(1, np.float32), x_stride=1, weight=panels, bias=None, y=y,
-        y_stride=len(y), n=len(y), k=1,
-    )  # fmt: skip
-    return y
+    layer = Layer(len(patterns), 1, "bf16")
+    layer.hold(torch.from_numpy((patterns.astype(np.uint32) << 16).view(np.float32))[:, None])
+    return layer(np.ones((1, 1), np.float32), library(level))[0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_finite_bf16_is_widened_exactly(level: str) -> None:
+    """Subnormal ones count as zero."""
     patterns = PATTERNS[FINITE_BF16]
-    np.testing.assert_array_equal(widened(level, patterns), (patterns.astype(np.uint32) << 16).view(np.float32))
+    wanted = (patterns.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(widened(level, patterns), np.where(np.abs(wanted) < 2.0**-126, 0, wanted))
 
 
 def rounding_cases() -> np.ndarray:
@@ -97,3 +94,38 @@ def test_rounding_to_bf16_is_to_nearest_even(level: str) -> None:
         np.testing.assert_array_equal(found[~nan], wanted[~nan])
         # Any NaN will do, as long as it is one.
         assert ((found[nan] & 0x7FFF) > 0x7F80).all()
+
+
+def folded(lanes: np.ndarray) -> np.float32:
+    """Sixteen numbers added half onto half."""
+    for half in (8, 4, 2, 1):
+        lanes = lanes[:half] + lanes[half : 2 * half]
+    return np.float32(lanes[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sums_over_lanes_fold_in_halves(level: str) -> None:
+    """A norm's sum of squares, whose numbers differ so much that another order shows."""
+    rng, other = np.random.default_rng(0), 0
+    for _ in range(200):
+        x = (rng.choice([-1, 1], 16) * 2.0 ** rng.uniform(-13, 0, 16)).astype(np.float32)
+        wanted = x * (np.float32(1) / np.sqrt(folded(x * x) / np.float32(16) + np.float32(1e-5)))
+        y = np.empty_like(x)
+        call(
+            library(level), "rms_norm", count=1, x=x, x_stride=16, weight=np.ones(16, np.float32), y=y, y_stride=16,
+            groups=1, width=16, eps=1e-5,
+        )  # fmt: skip
+        assert_bits(y, wanted)
+        other += folded(x * x) != np.cumsum(x * x, dtype=np.float32)[-1]
+    assert other > 50
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_largest_lane_is_found_wherever_it_stands(level: str) -> None:
+    """An int8 row's scale is that of its largest magnitude: over an identity each row gives its own numbers back."""
+    x = np.tile(np.linspace(-1, 1, 40, dtype=np.float32), (40, 1))
+    x[np.arange(40), np.arange(40)] = np.where(np.arange(40) % 2, -127, 127)
+    layer = Layer(40, 40, "int8")
+    layer.hold(torch.eye(40))
+    found = layer(x, library(level))
+    assert (found == np.rint(x) * layer.weight.diagonal().numpy()).all()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.device import ISA_FLAGS, isa_level, slug, this_machine
 
-LEVELS = ("generic", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+LEVELS = ("generic", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16")
 
 
 def cpuinfo(cores: list[tuple[int, int]], flags: str, model: str) -> str:
@@ -66,7 +66,7 @@ def test_arm_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert this_machine(tmp_path / "cpuinfo").device == "cpu-aarch64"
 
 
-@given(st.sets(st.sampled_from(sorted(ISA_FLAGS["x86-64-v4"]))))
+@given(st.sets(st.sampled_from(sorted(ISA_FLAGS["x86-64-v4-bf16"]))))
 def test_the_level_is_the_highest_whose_flags_are_all_there(flags: set[str]) -> None:
     level = isa_level("x86-64", flags)
     assert flags.issuperset(ISA_FLAGS[level])
