@@ -60,6 +60,7 @@ class Engine:
         self._rounds = Rounds(executor, self._pages, self.router, prices)
         self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
         self._lanes: list[Lane] = []
+        self._prompts: list[Lane] = []  # lanes whose prompt is not all in
         self._waiting: deque[Ticket] = deque()
         self._lock = Lock()  # guards `_waiting`
         self._prefill_next = True
@@ -100,11 +101,12 @@ class Engine:
             self._admit()
         if not self._lanes:
             return False
-        prompts = [lane for lane in self._lanes if not lane.decoding]
-        decoding = [lane for lane in self._lanes if lane.decoding]
+        prompts = self._prompts
+        decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
                 prefill(prompts, self.executor, self._pages.table, self._chunk)
+                self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:
                 self._rounds.play(decoding)
@@ -160,11 +162,13 @@ class Engine:
                 ticket = self._waiting.popleft()
                 index = self._idle_lanes.pop()
             self.router.open(index)
-            self._lanes.append(Lane(index, ticket, max_length, self._drafters))
+            lane = Lane(index, ticket, max_length, self._drafters)
+            self._lanes.append(lane)
+            self._prompts.append(lane)
 
     def _reap(self) -> None:
         """End lanes that are finished or cancelled, and waiting requests that are cancelled."""
-        for lane in list(self._lanes):
+        for lane in tuple(self._lanes):
             if lane.finish or lane.ticket.cancelled:
                 self._end(lane, lane.finish or FinishReason.CANCELLED, None)
         if not self._waiting:
@@ -179,6 +183,8 @@ class Engine:
     def _end(self, lane: Lane, reason: FinishReason, error: TandemError | None) -> None:
         # Free first: a sink may submit its next request at once.
         self._lanes.remove(lane)
+        if lane in self._prompts:
+            self._prompts.remove(lane)
         self._pages.release(lane.index)
         self.router.close(lane.index)
         self._idle_lanes.append(lane.index)

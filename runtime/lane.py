@@ -30,6 +30,7 @@ class Lane:
         self.kv_length = 0
         self.stats = LaneStats(prompt_tokens=len(request.prompt))
         self.finish: FinishReason | None = None
+        self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
         self.drafter: Drafter | None = None
@@ -86,7 +87,7 @@ class Lane:
         """More of the text, whose KV is not in; sets `finish` if it ends here."""
         self.ids += tokens
         self.stats.completion_tokens += len(tokens)
-        if tokens[-1] in self.ticket.request.stop_ids:
+        if tokens[-1] in self.stop_ids:
             self.finish = FinishReason.STOP
         elif self.num_left == 0:
             self.finish = FinishReason.LENGTH

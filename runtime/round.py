@@ -53,16 +53,18 @@ class Rounds:
     def play(self, lanes: Sequence[Lane]) -> None:
         """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
         began = perf_counter()
-        starts = [lane.kv_length for lane in lanes]
         most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
-        candidates = [lane.propose(most, vocab_size) for lane in lanes]
-        drafted, trees = any(candidates), list[DraftTree]()
-        if drafted:
-            trees = self._router.choose(candidates, starts, self._max_rows, [lane.index for lane in lanes])
-        if any(tree.num_drafted for tree in trees):
-            committed = self._verify(lanes, starts, trees)
+        indices, starts, candidates, drafted = list[int](), list[int](), list[list[DraftTree]](), False
+        for lane in lanes:
+            indices.append(lane.index)
+            starts.append(lane.kv_length)
+            candidates.append(lane.propose(most, vocab_size))
+            drafted = drafted or bool(candidates[-1])
+        trees = self._router.choose(candidates, starts, self._max_rows, indices) if drafted else []
+        if trees and any(tree.num_drafted for tree in trees):
+            committed = self._verify(lanes, indices, starts, trees)
         else:
-            committed = self._step(lanes, starts)
+            committed = self._step(lanes, indices, starts)
         if drafted:
             self._router.settle(committed, (perf_counter() - began) * 1e3)
         for lane, tokens in zip(lanes, committed, strict=True):
@@ -71,9 +73,9 @@ class Rounds:
         for lane in lanes:
             lane.stats.decode_ms += elapsed
 
-    def _step(self, lanes: Sequence[Lane], starts: Sequence[int]) -> list[list[int]]:
+    def _step(self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
-        anchors, indices = [lane.ids[-1] for lane in lanes], [lane.index for lane in lanes]
+        anchors = [lane.ids[-1] for lane in lanes]
         outcome = self._executor.run(Kind.EXTEND, step_rows(indices, starts, anchors, self._pages.table))
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
         committed = []
@@ -84,17 +86,19 @@ class Rounds:
             committed.append(tokens)
         return committed
 
-    def _verify(self, lanes: Sequence[Lane], starts: Sequence[int], chosen: Sequence[DraftTree]) -> list[list[int]]:
+    def _verify(
+        self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int], chosen: Sequence[DraftTree]
+    ) -> list[list[int]]:
         """One pass over a tree per lane, then a commit of the accepted paths; what each lane committed."""
         trees = [
             tree if tree.num_drafted else DraftTree.root(lane.ids[-1]) for lane, tree in zip(lanes, chosen, strict=True)
         ]
-        indices, kind, table = [lane.index for lane in lanes], verify_kind(trees), self._pages.table
+        kind, table = verify_kind(trees), self._pages.table
         outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table))
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
         walks = [
-            walk(tree, partial(pick, lane, self._executor, outcome, first), lane.ticket.request.stop_ids)
+            walk(tree, partial(pick, lane, self._executor, outcome, first), lane.stop_ids)
             for lane, tree, first in zip(lanes, trees, firsts, strict=True)
         ]
         if kind is Kind.VERIFY_TREE:  # a chain's accepted rows lie where they belong
@@ -114,10 +118,9 @@ def max_joint_rows(executor: Executor) -> int:
 
 def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, depth: int = 0) -> int:
     """The target's own token after the row of output `first + node`, which stands `depth` tokens past the anchor."""
-    sampling = lane.ticket.request.sampling
-    if sampling.temperature == 0:
+    if lane.sampling.temperature == 0:
         return outcome.argmax[first + node]
-    return draw(executor.logits(first + node), sampling, lane.seed, len(lane.ids) + depth)
+    return draw(executor.logits(first + node), lane.sampling, lane.seed, len(lane.ids) + depth)
 
 
 def walk(tree: DraftTree, target: Callable[[int, int], int], stop_ids: Collection[int]) -> tuple[list[int], list[int]]:

@@ -13,7 +13,6 @@ from tandem.keys import MAX_TREE_ROWS
 
 FOLLOW = 0.1  # weight of a new sample
 FADE = 0.005  # how far what was not measured this time goes back to the table, per sample
-STALE = 0.005  # how far a price may lie behind what has only aged since
 OUTLIER = 4.0  # a sample counts as at most this many times the price it meets
 
 
@@ -34,8 +33,6 @@ class Curve:
     at: int = 0  # when it was measured last
     ratios: dict[int, tuple[float, int]] = field(default_factory=dict)  # of a measured count, and when
     _shape: list[float] = field(default_factory=list)
-    _rows: list[float] = field(default_factory=list)
-    _rows_of: tuple[int, float] = (-1, 1.0)
 
     def table(self, rows: int) -> float:
         """ms of the table alone: linear between counts, `step_ms` or the last slope beyond the last."""
@@ -56,23 +53,14 @@ class Curve:
         self._shape = self._shape or [self.table(r) for r in range(1, MAX_TREE_ROWS + 1)]
         return self._shape
 
-    def per_rows(self, now: int, common: float) -> list[float]:
-        """ms at 0..32 rows (0 rows cost nothing).
-
-        As exact as the last sample of this kind; what only ages is followed in steps of STALE.
-        """
-        (at, then), ratio = self._rows_of, self.over_all(now)
-        if at != self.at or abs(ratio - then) > STALE * ratio:
-            shape = self.shape()
-            live = [ms * ratio for ms in shape]
-            for rows in self.ratios:
-                live[rows - 1] = shape[rows - 1] * self._of(rows, now, ratio)
-            self._rows, self._rows_of = [0.0, *accumulate(live, max)], (self.at, ratio)
-        return [ms * common for ms in self._rows]
-
-    def one_row(self, now: int, common: float) -> float:
-        """`per_rows` at one row, at once where no ratio was learned: plain steps of one lane have none."""
-        return self.shape()[0] * common if self.ratio is None else self.per_rows(now, common)[1]
+    def per_rows(self, now: int, common: float, most: int = MAX_TREE_ROWS) -> list[float]:
+        """ms at 0..`most` rows; 0 rows cost nothing."""
+        shape, ratio = self.shape(), self.over_all(now) * common
+        live = [ms * ratio for ms in shape[:most]]
+        for rows in self.ratios:
+            if rows <= most:
+                live[rows - 1] = shape[rows - 1] * common * self._of(rows, now, ratio / common)
+        return [0.0, *accumulate(live, max)]
 
     def follow(self, rows: int, ms: float, now: int, common: float, weight: float = FOLLOW) -> float:
         """Learns a sample, the `now`th, of at most 32 rows; returns how many times its price it was."""

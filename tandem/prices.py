@@ -63,17 +63,15 @@ class PriceModel:
         """Milliseconds of a pass of `kind` with `rows` rows at `context` tokens."""
         live = self._class(context)
         curve, now, common = live.curves[kind], live.num_samples, live.common(kind)
-        if rows == 1:
-            return curve.one_row(now, common)
-        prices = curve.per_rows(now, common)
+        prices = curve.per_rows(now, common, min(rows, MAX_TREE_ROWS))
         if rows <= MAX_TREE_ROWS:
             return prices[rows]
         return max(prices[-1], curve.table(rows) * common * curve.over_all(now))
 
-    def per_rows(self, context: int, kind: Kind) -> Sequence[float]:
-        """ms at 0..32 rows."""
+    def per_rows(self, context: int, kind: Kind, most: int = MAX_TREE_ROWS) -> Sequence[float]:
+        """ms at 0..`most` rows, 32 at most."""
         live = self._class(context)
-        return live.curves[kind].per_rows(live.num_samples, live.common(kind))
+        return live.curves[kind].per_rows(live.num_samples, live.common(kind), most)
 
     def prior(self, context: int, name: str) -> float | None:
         """The table's `plain` (ms a step), `spec` (ms a drafted token) or `prime` (ms a backlog row)."""

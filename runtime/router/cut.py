@@ -149,8 +149,9 @@ class Router:
         """
         num_lanes = len(forest)
         ranked = self._ranked(lanes, forest)[: max(0, min(max_rows, MAX_TREE_ROWS) - num_lanes)]
+        most = num_lanes + len(ranked)
         chain, tree, commit = (
-            self._prices.per_rows(context, kind) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
+            self._prices.per_rows(context, kind, most) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
         )
         value, best = plain, 0
         gained, in_line, last = 0.0, True, [0] * num_lanes
@@ -158,7 +159,7 @@ class Router:
             gained += q
             in_line = in_line and forest[i].parents[node] == last[i]
             last[i] = node
-            move = commit[min(int(num_lanes + gained), MAX_TREE_ROWS)]
+            move = commit[min(int(num_lanes + gained), most)]
             rows = num_lanes + count
             # A line is in place already and pays for what is rejected; a tree's path has to be moved together.
             ms = chain[rows] + move * (1.0 - gained / count) if in_line else tree[rows] + move
