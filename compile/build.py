@@ -78,13 +78,13 @@ def build_bundle(
 def _stage(
     writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
 ) -> tuple[Staged, Path | None]:
-    """Weights, library and programs in the bundle; for a low-bit profile the reference's weights in `scratch`.
+    """Weights, library and programs in the bundle, and where the reference's weights lie if the profile is low-bit.
 
-    The compilers of the library run while weights are written.
+    The compilers of the library run while weights are written. What they make lies in `scratch`, as the reference does.
     """
     weights = writer.path(layout.WEIGHTS)
     reference = None
-    with TemporaryDirectory() as folder, library_build(plan.isa, Path(folder) / "library.so") as finish:
+    with library_build(plan.isa, scratch / "library.so") as finish:
         progress.stage(f"weights, and kernels for {plan.isa}", 25)
         write_weights(
             plan.spec,

@@ -96,16 +96,18 @@ def build_library(isa: str, target: Path) -> Path:
 def library_build(isa: str, target: Path) -> Iterator[Callable[[], Path]]:
     """`build_library` beside the block's own work: the compilers start at once, a process per source.
 
-    What the block is given waits for them and links. Leaving the block ends those that still run.
+    What the block is given waits for them and links. Leaving the block ends those that still run. Nothing is written
+    but beside `target`: what is left of a build that was killed goes with that folder.
     """
     cxx = compiler()
     command = [cxx, *FLAGS, f"-ffile-prefix-map={SOURCES}=kernels/cpu", *isa_flags(isa)]
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=target.parent) as folder:
         units = {path: Path(folder) / f"{path.stem}.o" for path in sources() if path.suffix == ".cpp"}
         running: list[subprocess.Popen[str]] = []
 
         def start(*words: str) -> None:
-            running.append(subprocess.Popen([*command, *words], stdout=DEVNULL, stderr=PIPE, text=True))
+            place = os.environ | {"TMPDIR": folder}
+            running.append(subprocess.Popen([*command, *words], stdout=DEVNULL, stderr=PIPE, text=True, env=place))
 
         def finish() -> Path:
             _wait(running, isa, cxx)

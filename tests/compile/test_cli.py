@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,21 +240,6 @@ def test_no_compiler(compile_: Compile, model: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "")
     done = compile_(model, "-o", "b")
     assert done.code == 1 and done.line.startswith("no C++ compiler found: install g++") and here() == []
-
-
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file may grow beyond 100 kB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_a_full_disk(compile_: Compile, model: Path) -> None:
-    done = compile_(model, "-o", "b")
-    assert (done.code, done.line, here()) == (1, "File too large: b", [])
 
 
 def test_an_output_folder_that_cannot_be_written(compile_: Compile, model: Path) -> None:
