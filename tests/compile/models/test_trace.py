@@ -26,9 +26,9 @@ def int32(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def filled(module: nn.Module) -> nn.Module:
+def filled(module: nn.Module, matrix: torch.dtype = torch.float32) -> nn.Module:
     for parameter in module.parameters():
-        parameter.data = normal(*parameter.shape).to(parameter.dtype) * 0.1
+        parameter.data = normal(*parameter.shape).to(matrix if parameter.dim() == 2 else torch.float32) * 0.1
     return module
 
 
@@ -50,15 +50,15 @@ def part(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
     h, delta = normal(ROWS, 48), normal(48, ROWS).T.contiguous()
     match name:
         case "embed":
-            return filled(Embed(PLAIN, torch.bfloat16)), (int32(4, 0, 332, 7, 4),)
+            return filled(Embed(PLAIN), torch.bfloat16), (int32(4, 0, 332, 7, 4),)
         case "first":
             return filled(Block(PLAIN)), (h, None, inputs(), *caches())
         case "tree":
-            return filled(Block(FULL, tree=True, matrix_dtype=torch.bfloat16)), (h, delta, inputs(), *caches())
+            return filled(Block(FULL, tree=True), torch.bfloat16), (h, delta, inputs(), *caches())
         case "straight":
             return filled(Block(FULL)), (h, delta, inputs(), *caches())
         case "head":
-            return filled(Head(PLAIN, torch.bfloat16)), (h, delta, int32(0, 3, 4))
+            return filled(Head(PLAIN), torch.bfloat16), (h, delta, int32(0, 3, 4))
     return Commit(), (*caches(), int32(0, 1), int32(9, 30), int32(8, 27), inputs().block_table)
 
 
