@@ -75,6 +75,8 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
     """
     if geometry.page_tokens != PAGE:
         raise BundleCorrupt(f"pages of {geometry.page_tokens} tokens, kernels know those of {PAGE}; {REMEDY}")
+    if geometry.max_outputs < MAX_TREE_ROWS:
+        raise BundleCorrupt(f"passes of {geometry.max_outputs} outputs, a verify wants {MAX_TREE_ROWS}; {REMEDY}")
     bounds = _Bounds(program, geometry, IoLayout(geometry))
     for kernel, signature in zip(program.kernels, signatures, strict=True):
         if kernel.num_params != len(signature):

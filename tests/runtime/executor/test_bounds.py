@@ -175,6 +175,12 @@ def test_lies_of_several_arguments(
         check(program, signatures(program), staged.composer.geometry)
 
 
+def test_passes_too_small_for_a_verify(staged: Staged, signatures: Signatures) -> None:
+    program = staged.programs[Kind.EXTEND]
+    with pytest.raises(BundleCorrupt, match="passes of 31 outputs, a verify wants 32"):
+        check(program, signatures(program), replace(staged.composer.geometry, max_outputs=31))
+
+
 def test_gathered_rows_may_be_any_of_the_pass(staged: Staged, signatures: Signatures) -> None:
     """32 outputs, but the last of 64 rows may be among them."""
     fields = IoLayout(staged.composer.geometry).fields
