@@ -12,11 +12,16 @@ from safetensors import safe_open
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.models.families import resolve
-from tandem.compile.profile import find_profile
+from tandem.compile.profile import PROFILES, find_profile
+from tandem.compile.quantise import SAFETENSORS, pack, stored_shape, unpack
 from tandem.compile.store import write_weights
 from tandem.errors import CheckpointError
 from tests.compile.models import oracle
 from tests.tiny import make_checkpoint
+
+NUMPY = {"fp32": np.float32, "bf16": np.uint16, "int8": np.uint8, "int4": np.uint8}
+AWAY = {"fp32": 0.0, "bf16": 2.0**-8, "int8": 0.51 / 127, "int4": 1.5 / 15}
+"""Of a tensor's largest number."""
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("store") / "checkpoint", "qwen2", num_hidden_layers=1)
 
 
-def unpacked(weights: MappedWeights, name: str, rows: int) -> np.ndarray:
-    """The matrix [rows, K] behind a tensor of panels, in float32."""
-    panels, k, width = weights.shape(name)
-    if weights.dtype(name) == "F32":
-        values = weights.bytes(name).view(np.float32).reshape(panels, k, width)
-    else:
-        bits = weights.bytes(name).view(np.uint16).reshape(panels, k, 16, 2).astype(np.uint32) << 16
-        values = bits.view(np.float32).transpose(0, 1, 3, 2).reshape(panels, k, width)
-    return values.transpose(0, 2, 1).reshape(panels * width, k)[:rows]
-
-
-@pytest.mark.parametrize("profile", ["fp32", "bf16"])
+@pytest.mark.parametrize("profile", PROFILES)
 def test_every_parameter_comes_back(folder: Path, tmp_path: Path, profile: str) -> None:
     checkpoint, path, written = open_checkpoint(str(folder)), tmp_path / "weights", list[int]()
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
@@ -59,10 +53,12 @@ def test_every_parameter_comes_back(folder: Path, tmp_path: Path, profile: str) 
     named = {name for name in weights.spans if not name.startswith("pad.")}
     assert named == {*wanted, "rope.cos", "rope.sin"}
     for name, tensor in wanted.items():
-        matrix = tensor.dim() == 2
-        found = unpacked(weights, name, len(tensor)) if matrix else weights.bytes(name).view(np.float32)
-        rounded = tensor.to(torch.bfloat16).float() if matrix and profile == "bf16" else tensor
-        assert (found == rounded.numpy()).all(), name
+        form, shape = chosen.format(name, tuple(tensor.shape)), tuple(tensor.shape)
+        assert (weights.dtype(name), weights.shape(name)) == (SAFETENSORS[form], stored_shape(shape, form))
+        stored = weights.bytes(name).view(NUMPY[form])
+        rounded = unpack(pack(tensor, form), form, shape)
+        assert torch.equal(unpack(stored, form, shape), rounded), name
+        assert (rounded - tensor).abs().max() <= AWAY[form] * tensor.abs().max(), name
     assert sum(written) == sum(weights.spans[name].nbytes for name in wanted)
 
 
