@@ -132,6 +132,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         folder = "/".join(package.split("."))
         expected |= {f"{folder}/{path.name}" for path in _folder(package).glob("*.py")}
     expected |= {f"tandem/kernels/cpu/{path.name}" for path in (ROOT / "kernels" / "cpu").glob("*.*")}
+    expected |= {f"tandem/compile/gate/{path.name}" for path in (ROOT / "compile" / "gate").glob("*.txt")}
     assert {name for name in names if name.startswith("tandem/")} == expected | {"tandem/py.typed"}
 
 
