@@ -169,7 +169,7 @@ def test_moves_run_in_order(executor: CpuExecutor) -> None:
         assert (k == k_before[expected]).all() and (v == v_before[expected]).all()
 
 
-GEOMETRY = Geometry(64, 8, 4, 4, 1, 64, 4096, ((1, 32), (1, 32)))
+GEOMETRY = Geometry(64, 8, 32, 32, 1, 64, 4096, ((1, 32), (1, 32)))
 
 
 def by_hand(**sizes: int) -> Program:

@@ -142,7 +142,9 @@ def play(staged: Staged, rng: random.Random, count: int) -> int:
     return sum(len(sink.ids) for sink in sinks)
 
 
-@pytest.fixture(scope="module", params=[("llama", "bf16"), ("qwen3", "fp32")], ids="-".join)
+@pytest.fixture(
+    scope="module", params=[("llama", "bf16"), ("qwen3", "fp32"), ("smollm2", "int8"), ("qwen2", "int4")], ids="-".join
+)
 def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     family, profile = request.param
     folder: Path = make_checkpoint(tmp_path_factory.mktemp("exact") / family, family)

@@ -31,7 +31,10 @@ from tests.tiny import VOCAB_SIZE, make_checkpoint
 NUM_LANES, CONTEXT, MAX_ROWS = 8, 224, 96
 NUM_PAGES = NUM_LANES * 4
 TEXTS = [token_ids(CONTEXT, VOCAB_SIZE, seed) for seed in range(3)]
-MODELS = [("llama", "bf16"), ("smollm2", "fp32"), ("mistral", "bf16"), ("qwen2", "fp32"), ("qwen3", "bf16")]
+MODELS = [
+    *(("llama", "bf16"), ("smollm2", "fp32"), ("mistral", "bf16"), ("qwen2", "fp32"), ("qwen3", "bf16")),
+    *(("qwen2", "int8"), ("llama", "int4"), ("qwen3", "int4")),
+]
 """Head dims 16, 16, 16, 8 and 20; one, two, five, three and two key-value heads."""
 
 lane_numbers = st.integers(0, NUM_LANES - 1)
