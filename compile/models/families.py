@@ -11,6 +11,9 @@ from tandem.compile.models.rope import resolve_rope
 from tandem.compile.models.spec import LlamaSpec
 from tandem.errors import CheckpointError
 
+MAX_HEAD_DIM = 256
+"""Attention holds a whole head at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -63,8 +66,8 @@ def _spec(
         raise CheckpointError(
             f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {key_value_heads}"
         )
-    if head_dim % 2:
-        raise unsupported("head_dim", head_dim, "even numbers")
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise unsupported("head_dim", head_dim, f"even numbers up to {MAX_HEAD_DIM}")
     return LlamaSpec(
         family=family,
         hidden_size=hidden_size,

@@ -136,6 +136,8 @@ class _Bounds:
         if len(given & {"delta", "sum"}) == 1:
             return "delta and sum come together"
         numbers = {word[1:]: value for word, (_, value) in values.items() if word[0] == "="}
+        if numbers.get("gated") and "bias" in given:
+            return "a gated product takes no bias"
         return self._numbers(stem, numbers) or self._extents(stem, form, rows, numbers, values)
 
     def _kind(self, kind: str, name: str, region: int, value: int, rows: int) -> str | None:

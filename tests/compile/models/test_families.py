@@ -113,6 +113,7 @@ def test_a_window_no_shorter_than_the_context_is_none() -> None:
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ("rope_scaling.rope_type", "dynamic")),
         ({"partial_rotary_factor": 0.5}, ("partial_rotary_factor", "0.5")),
         ({"head_dim": 63}, ("head_dim", "63", "even")),
+        ({"head_dim": 258}, ("head_dim", "258", "up to 256")),
     ),
 )
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Program, Region
+from tandem.compile.profile import Format
+from tandem.compile.quantise import stored_bytes
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleMismatch
 from tandem.keys import Kind
@@ -153,7 +155,8 @@ WRITE: dict[str, Argument] = {
         ("linear_int8", PRODUCT, {"norm": ("scratch", 0)}, "norm is in scratch, not in weights"),
         ("linear_int8", PRODUCT, {"k": 0}, "k is no number in range"),
         ("linear_int8", PRODUCT, {"k": 65}, "x_stride is 64, a row has 65"),
-        ("linear_int8", PRODUCT, {"n": 96, "gated": 1}, "n is 96, no whole panels of gates"),
+        ("linear_int8", PRODUCT | {"bias": None}, {"n": 96, "gated": 1}, "n is 96, no whole panels of gates"),
+        ("linear_int8", PRODUCT, {"gated": 1}, "a gated product takes no bias"),
         ("linear_int8", PRODUCT, {"n": 96}, "y_stride is 64, a row has 96"),
         ("linear_int4", PRODUCT, {"n": 1 << 22, "y_stride": 1 << 22}, "weight ends at byte"),
         ("rotary", WRITE, {"half": 13}, "head_dim is 24, of which 26 turn"),
@@ -246,3 +249,18 @@ def test_no_position_reads_past_the_end_of_the_weights(staged: Staged, signature
     cut[weights] = replace(cut[weights], nbytes=cut[weights].nbytes - 64)
     with pytest.raises(BundleCorrupt, match="sin ends at byte"):
         check(replace(program, regions=tuple(cut)), signatures(program), geometry)
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (33, 48), (64, 31), (17, 33)])
+def test_a_matrix_ends_where_its_layout_says(
+    staged: Staged, signatures: Signatures, form: Format, n: int, k: int
+) -> None:
+    """To the word."""
+    end = staged.weights.data.nbytes - stored_bytes((n, k), form)
+    given = PRODUCT | {"norm": None, "bias": None, "n": n, "k": k}
+    program = single(staged, signatures, f"linear_{form}", **given | {"weight": ("weights", end)})
+    check(program, signatures(program), staged.composer.geometry)
+    program = single(staged, signatures, f"linear_{form}", **given | {"weight": ("weights", end + 4)})
+    with pytest.raises(BundleCorrupt, match=f"tdm_linear_{form}: weight ends at byte"):
+        check(program, signatures(program), staged.composer.geometry)
