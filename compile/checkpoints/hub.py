@@ -6,6 +6,7 @@ other variables are the library's own.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from tandem.compile.checkpoints.hf import CONFIG, INDEX, TEXT_FILES, WHOLE, HfCheckpoint, no_weights, shard_names
@@ -81,6 +82,8 @@ def _explained(error: Exception, repo: str, revision: str, offline: bool) -> Che
             text = f"{where}: {constants.ENDPOINT} answered with an error ({_first_line(error)}): try again later"
         case errors.HTTPError():  # type: ignore[attr-defined]  # of httpx or httpx2, whichever the library uses
             text = f"{where}: the connection to {constants.ENDPOINT} failed ({_first_line(error)}): check the network"
+        case OSError(errno=errno.ENOSPC | errno.EROFS | errno.EACCES):
+            text = f"{where}: download failed ({_first_line(error)}): set HF_HOME to a folder with room to write in"
         case OSError():
             text = f"{where}: download failed ({_first_line(error)}): run the command again, it resumes"
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -140,6 +141,18 @@ def test_a_broken_connection_is_resumed(
     checkpoint = open_checkpoint(REPO, cache_dir=tmp_path)
     assert hub.downloads().count(SHARD) == 2
     assert checkpoint.digest() == open_checkpoint(str(sharded)).digest()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_cache_that_cannot_be_written(
+    hub: HubServer, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    message = _message(REPO, cache_dir=tmp_path)
+    assert os.strerror(number) in message and message.endswith("set HF_HOME to a folder with room to write in")
 
 
 def test_a_shard_missing_in_the_repository(hub: HubServer, sharded: Path, tmp_path: Path) -> None:
