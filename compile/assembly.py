@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Kernel, Program, Region
-from tandem.kernels.build import Signature
+from tandem.kernels.signature import Signature
 
 ALIGNMENT = 64
 

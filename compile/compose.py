@@ -18,7 +18,7 @@ from tandem.compile.models.weights import weight_name
 from tandem.compile.profile import Format, Profile
 from tandem.compile.rules_cpu import RULES
 from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass
-from tandem.kernels.build import Signature
+from tandem.kernels.signature import Signature
 from tandem.keys import Kind
 
 PAGE_TOKENS = 64

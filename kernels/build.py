@@ -12,12 +12,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
 
 from tandem.errors import CompileError
+from tandem.kernels.signature import Signature, parse
 
 SOURCES = Path(__file__).parent / "cpu"
 FLAGS = (
@@ -35,18 +35,6 @@ FLAGS = (
 )
 BEYOND_V4 = {"-vnni": ("-mavx512vnni",), "-bf16": ("-mavx512vnni", "-mavx512bf16")}
 """Machine flags that x86-64-v4 does not imply, by the suffix of an ISA level that has them."""
-KINDS = {"<": "in", ">": "out", "!": "both", "=": "int", "~": "real"}
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """One 8-byte argument. `kind` is in, out, both (pointers), int or real."""
-
-    name: str
-    kind: str
-
-
-Signature = tuple[Param, ...]
 
 
 def sources() -> list[Path]:
@@ -148,13 +136,9 @@ def read_signatures(library: Path) -> dict[str, Signature]:
         for part in path.read_text().split("\nTDM_KERNEL")[1:]
     ]
     handle = ctypes.CDLL(str(library))
-    return {name: _parse(_text(handle, name)) for name in names}
+    return {name: parse(_text(handle, name)) for name in names}
 
 
 def _text(handle: ctypes.CDLL, name: str) -> str:
     symbol = f"tdm_sig_{name}"
     return ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(handle, symbol))).decode()
-
-
-def _parse(text: str) -> Signature:
-    return tuple(Param(word[1:], KINDS[word[0]]) for word in text.split())

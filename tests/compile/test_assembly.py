@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.artifacts.program import CONSTANT, Program, decode, encode
 from tandem.compile.assembly import Assembly, Buffer, Operand
-from tandem.kernels.build import Param
+from tandem.kernels.signature import Param
 
 SHA = "0" * 64
 COPY = (

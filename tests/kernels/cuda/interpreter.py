@@ -1,0 +1,46 @@
+"""Triton kernels run by Triton's interpreter, on CPU tensors: the same source, numpy arithmetic, no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import triton
+from torch import Tensor
+
+from tandem.kernels.cuda.launch import Work
+
+PACKAGE = "tandem.kernels.cuda"
+
+
+@cache
+def interpreted(module: str) -> ModuleType:
+    """`tandem.kernels.cuda.<module>` imported anew with interpreted functions; the usual import stays as it was.
+
+    Jitted functions choose at their definition whether they are compiled or interpreted.
+    """
+    return _all_interpreted(f"{PACKAGE}.{module}")
+
+
+@cache
+def _all_interpreted(name: str) -> ModuleType:
+    usual = {key: sys.modules.pop(key) for key in list(sys.modules) if key.startswith(f"{PACKAGE}.")}
+    before = triton.knobs.runtime.interpret
+    triton.knobs.runtime.interpret = True
+    try:
+        return importlib.import_module(name)
+    finally:
+        triton.knobs.runtime.interpret = before
+        for key in [key for key in sys.modules if key.startswith(f"{PACKAGE}.")]:
+            del sys.modules[key]
+        sys.modules.update(usual)
+
+
+def run(kernel: Any, work: Work, **pointers: Tensor | None) -> None:
+    """Runs `kernel` (a TritonKernel of an interpreted module) over `work.grid`; tensors by the signature's names."""
+    ordered = [pointers.pop(param.name) for param in kernel.signature]
+    assert not pointers, f"{kernel.name} takes no {sorted(pointers)}"
+    kernel.function[work.grid](*ordered, **dict(work.constants), PDL=False)
