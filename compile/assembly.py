@@ -115,11 +115,13 @@ class Assembly:
         names = sorted({launch.kernel for launch in self._launches})
         order = {name: i for i, name in enumerate(regions)}
         launches = np.zeros(len(self._launches), LAUNCH)
-        params: list[tuple[int, int, int]] = []
+        params: list[tuple[int, int, int, int]] = []
         for i, (launch, wait) in enumerate(zip(self._launches, waits, strict=True)):
-            launches[i] = names.index(launch.kernel), len(params), len(launch.signature), wait
+            called = launches[i]
+            called["kernel"], called["first_param"] = names.index(launch.kernel), len(params)
+            called["num_params"], called["wait"] = len(launch.signature), wait
             params += [_encode(value, order) for value in launch.values()]
-        kernels = tuple(Kernel(binary, f"tdm_{name}", len(self._signatures[name])) for name in names)
+        kernels = tuple(Kernel(binary, f"tdm_{name}", (8,) * len(self._signatures[name])) for name in names)
         sizes = tuple(Region(name, size, ALIGNMENT) for name, size in regions.items())
         return Program(kernels, sizes, launches, np.array(params, PARAM))
 
@@ -171,14 +173,16 @@ def _overlap(some: list[Span], others: list[Span]) -> bool:
     return any(r == q and a < d and c < b for r, a, b in some for q, c, d in others)
 
 
-def _encode(value: Argument, regions: dict[str, int]) -> tuple[int, int, int]:
+def _encode(value: Argument, regions: dict[str, int]) -> tuple[int, int, int, int]:
+    """A row of PARAM."""
     if isinstance(value, Operand):
-        in_scratch = isinstance(value.place, Buffer)
-        region = "scratch" if in_scratch else str(value.place)
-        offset = value.offset + (value.place.offset if isinstance(value.place, Buffer) else 0)
-        return regions[region], _alignment(offset), offset
+        place, _, behind = value.span()
+        base = place.offset if isinstance(place, Buffer) else 0
+        offset = base + value.offset
+        region = "scratch" if isinstance(place, Buffer) else place
+        return regions[region], _alignment(offset), offset, base + behind - offset
     word = struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value or 0)
-    return CONSTANT, 1, int.from_bytes(word, "little")
+    return CONSTANT, 1, int.from_bytes(word, "little"), 0
 
 
 def _alignment(offset: int) -> int:

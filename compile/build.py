@@ -29,7 +29,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.artifacts.writer import BundleWriter
 from tandem.compile import report
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.compose import Composer
+from tandem.compile.cpu.composer import CpuComposer
 from tandem.compile.examine import Staged, examine
 from tandem.compile.gate import limits
 from tandem.compile.gate.measure import measure_quality, write_reference
@@ -105,7 +105,7 @@ def _stage(
 
 
 def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path) -> dict[Kind, Path]:
-    composer = Composer(
+    composer = CpuComposer(
         plan.spec, plan.profile, plan.geometry, MappedWeights(weights), read_signatures(library), library.stem
     )
     paths = {}

@@ -26,7 +26,7 @@ MODULE = "tandem.runtime.checks.staged"
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Files of a bundle that is not sealed yet, as the runtime's process wants them. `geometry` is the programs'."""
+    """Files of a CPU bundle that is not sealed yet, as the runtime's process wants them. `geometry` is the programs'."""
 
     geometry: Geometry
     weights: Path
@@ -37,6 +37,7 @@ class Staged:
     def request(self) -> dict[str, Any]:
         """The files in plain JSON values."""
         return {
+            "device": "cpu",
             "geometry": asdict(self.geometry),
             "weights": str(self.weights),
             "library": str(self.library),
@@ -45,7 +46,42 @@ class Staged:
         }
 
 
-def examine(staged: Staged, advance: Callable[[str], None]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StagedProgram:
+    """The program file of one entry. Entries that share a program name the same file."""
+
+    kind: Kind
+    context_class: int
+    rows: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCuda:
+    """The same of a CUDA bundle. `cubins` is the folder of <sha256>.cubin, `device_index` counts the GPUs in sight."""
+
+    geometry: Geometry
+    weights: Path
+    cubins: Path
+    programs: tuple[StagedProgram, ...]
+    device_index: int = 0
+
+    def request(self) -> dict[str, Any]:
+        """The files in plain JSON values."""
+        return {
+            "device": "cuda",
+            "geometry": asdict(self.geometry),
+            "weights": str(self.weights),
+            "cubins": str(self.cubins),
+            "programs": [
+                {"kind": p.kind.value, "context_class": p.context_class, "rows": p.rows, "path": str(p.path)}
+                for p in self.programs
+            ],
+            "device_index": self.device_index,
+        }
+
+
+def examine(staged: Staged | StagedCuda, advance: Callable[[str], None]) -> dict[str, Any]:
     """The `proof`, `oracle` and `prices` of staged files. `advance` hears of each step by name.
 
     Raises ProofError when a bit moved, CompileError when the process did not come to an end.

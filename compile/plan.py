@@ -13,12 +13,12 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import VERSION
 from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.compose import geometry as bundle_geometry
+from tandem.compile.cpu.composer import geometry as bundle_geometry
+from tandem.compile.cpu.panels import stored_bytes
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
-from tandem.compile.quantise import stored_bytes
 from tandem.compile.sources import source_digests
 from tandem.compile.tools import environment, tool_versions
 from tandem.device import ISA_FLAGS, Machine, this_machine

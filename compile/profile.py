@@ -10,7 +10,7 @@ import torch
 from tandem.errors import UsageError
 
 Format = Literal["fp32", "bf16", "int8", "int4"]
-"""How a weight is stored; `tandem.compile.quantise` has the layouts."""
+"""How a weight is stored; `tandem.compile.cpu.panels` has the layouts."""
 TABLES = ("embedding", "head")
 
 

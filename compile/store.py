@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tandem.artifacts.weights import WeightsWriter
+from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape
 from tandem.compile.models.rope import rope_tables
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import TensorSource, load, weight_sources
 from tandem.compile.profile import Profile
-from tandem.compile.quantise import SAFETENSORS, pack, stored_shape
 from tandem.keys import MAX_TREE_ROWS
 
 

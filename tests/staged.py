@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem.artifacts.program import Program, decode, encode
 from tandem.artifacts.weights import MappedWeights
-from tandem.compile.compose import Composer, geometry
+from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import TensorSource
@@ -34,7 +34,7 @@ class Staged:
 
     spec: LlamaSpec
     weights: MappedWeights
-    composer: Composer
+    composer: CpuComposer
     programs: dict[Kind, Program]
 
     def executor(self, *, threads: int = 2, num_pages: int = 24, poison: bool = True) -> CpuExecutor:
@@ -58,7 +58,7 @@ def stage(
     write_weights(spec, chosen, tensors, folder / f"{profile}.safetensors", context_length=context_length)
     weights = MappedWeights(folder / f"{profile}.safetensors")
     sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes)
-    composer = Composer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)
+    composer = CpuComposer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)
     programs = {kind: decode(encode(composer.program(kind)), kind) for kind in kinds}
     return Staged(spec, weights, composer, programs)
 

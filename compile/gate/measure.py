@@ -14,7 +14,7 @@ from tandem.artifacts.program import encode
 from tandem.artifacts.quality import Quality
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.compose import Composer, geometry
+from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.examine import Staged, converse
 from tandem.compile.gate import limits
 from tandem.compile.gate.material import Material, make_material
@@ -53,7 +53,7 @@ def _reference(plan: Plan, staged: Staged) -> Staged:
     profile, g = find_profile(limits.REFERENCE), plan.geometry
     sizes = geometry(plan.spec, profile, g.context_length, max_rows=g.max_rows, max_lanes=g.max_lanes)
     signatures, weights = read_signatures(staged.library), MappedWeights(staged.weights)
-    composer = Composer(plan.spec, profile, sizes, weights, signatures, staged.library.stem)
+    composer = CpuComposer(plan.spec, profile, sizes, weights, signatures, staged.library.stem)
     path = staged.weights.with_suffix(".tdp")
     path.write_bytes(encode(composer.program(Kind.EXTEND)))
     return replace(staged, geometry=sizes, programs={Kind.EXTEND: path})

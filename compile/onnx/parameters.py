@@ -16,10 +16,10 @@ from torch import Tensor
 
 from tandem.artifacts.reader import Bundle
 from tandem.artifacts.weights import MappedWeights
+from tandem.compile.cpu.panels import PANEL, SAFETENSORS, stored_shape, unpack
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
-from tandem.compile.quantise import PANEL, SAFETENSORS, stored_shape, unpack
 from tandem.errors import BundleCorrupt, BundleMismatch
 
 BLOCK_BYTES = 64 << 20

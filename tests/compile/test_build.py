@@ -125,7 +125,7 @@ def failing(error: BaseException) -> Callable[..., object]:
         ("write_weights", KeyboardInterrupt()),
         ("library_build", CompileError("no compiler")),
         ("read_signatures", OSError(28, "No space left on device")),
-        ("Composer", LoweringError("no CPU lowering for operator aten.softmax")),
+        ("CpuComposer", LoweringError("no CPU lowering for operator aten.softmax")),
         ("examine", ProofError("1 of 3 comparisons differ")),
         ("examine", KeyboardInterrupt()),
         ("_draft", CompileError("not sealed")),

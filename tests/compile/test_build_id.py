@@ -267,7 +267,7 @@ def test_a_byte_of_every_compiler_source_moves_it(
     monkeypatch.setattr(sources, "ROOT", copy)
     monkeypatch.setattr(door, "tool_versions", lambda: made.resolved.tools)
     assert plan(folder).resolved.build_id() == made.resolved.build_id()
-    wanted = {"compile/lower_cpu.py", "compile/models/llama.py", "artifacts/io.py", "artifacts/program.py"}
+    wanted = {"compile/lowering.py", "compile/models/llama.py", "artifacts/io.py", "artifacts/program.py"}
     for name in wanted | {"kernels/linear.py", "runtime/executor/cpu.py", "tandem/keys.py"}:
         path = copy / name.removeprefix("tandem/")
         data = path.read_bytes()

@@ -11,9 +11,9 @@ from safetensors import safe_open
 
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape, unpack
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import PROFILES, find_profile
-from tandem.compile.quantise import SAFETENSORS, pack, stored_shape, unpack
 from tandem.compile.store import write_weights
 from tandem.errors import CheckpointError
 from tests.compile.models import oracle

@@ -16,7 +16,7 @@ from tandem.artifacts.quality import Quality
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.checkpoints.open import open_checkpoint
-from tandem.compile.compose import Composer
+from tandem.compile.cpu.composer import CpuComposer
 from tandem.compile.examine import Staged
 from tandem.compile.gate.limits import faults
 from tandem.compile.gate.material import Material, make_material
@@ -48,7 +48,7 @@ class Bench:
         plan, weights, program = self.plan(profile), folder / "weights", folder / "extend"
         write_weights(plan.spec, plan.profile, open_checkpoint(str(weights_of)), weights, context_length=CONTEXT)
         signatures, mapped = read_signatures(library()), MappedWeights(weights)
-        composer = Composer(plan.spec, plan.profile, plan.geometry, mapped, signatures, "0" * 64)
+        composer = CpuComposer(plan.spec, plan.profile, plan.geometry, mapped, signatures, "0" * 64)
         program.write_bytes(encode(composer.program(Kind.EXTEND)))
         staged = Staged(plan.geometry, weights, library(), {Kind.EXTEND: program}, threads=1)
         reference = write_reference(plan, self.checkpoint, folder)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.compile.cpu.panels import ITEM_BYTES, SAFETENSORS, pack, stored_bytes, stored_shape, unpack
 from tandem.compile.profile import PROFILES, Format, Profile
-from tandem.compile.quantise import ITEM_BYTES, SAFETENSORS, pack, stored_bytes, stored_shape, unpack
 
 FORMS: tuple[Format, ...] = ("fp32", "bf16", "int8", "int4")
 

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Node
 
 from tandem.compile.assembly import Operand
-from tandem.compile.lower_cpu import Lowering, Rule
+from tandem.compile.lowering import Lowering, Rule
 
 RULES: dict[Any, Rule] = {}
 

@@ -1,6 +1,6 @@
-"""Lowers exported parts to launches of the C++ library, operator by operator, each by its rule.
+"""Lowers exported parts to launches of kernels, operator by operator, each by its rule.
 
-An operator without a rule fails the build by name. Knows no model; the rules stand in `rules_cpu`.
+An operator without a rule fails the build by name. Knows no model and no device; the rules are a device's own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ Rule = Callable[["Lowering", Node], None]
 
 
 class Lowering:
-    """Walks one part's graph at a time. `rules` say by operator what to launch."""
+    """Walks one part's graph at a time. `rules` say by operator what to launch, `most` how many rows, outputs and moves
+    a pass may have; `device` is a word for messages."""
 
-    def __init__(self, assembly: Assembly, io: IoLayout, page_bytes: int, rules: Mapping[Any, Rule]) -> None:
-        self.assembly, self.io, self.page_bytes = assembly, io, page_bytes
-        self._rules = rules
+    def __init__(
+        self, assembly: Assembly, io: IoLayout, rules: Mapping[Any, Any], most: Mapping[str, int], device: str
+    ) -> None:
+        self.assembly, self.io, self.most = assembly, io, most
+        self._rules, self._device = rules, device
         # Nodes, and (node, index) for outputs that nobody reads.
         self._values: dict[Any, Operand] = {}
         self._where = ""
@@ -58,7 +61,7 @@ class Lowering:
     def _apply(self, node: Node) -> None:
         self._where = f"operator {node.target} (node {node.name})"
         if node.target not in self._rules:
-            raise LoweringError(f"no CPU lowering for {self._where}; add a rule and a kernel")
+            raise LoweringError(f"no {self._device} lowering for {self._where}; add a rule and a kernel")
         if node.kwargs:
             raise self.refusal(f"{', '.join(node.kwargs)} has no lowering")
         self._rules[node.target](self, node)
@@ -104,8 +107,7 @@ class Lowering:
         if shape[0] not in TRACED or dtype not in DTYPES:
             raise self.refusal(f"makes {dtype} {list(shape)}; programs are made of fp32 and int32 rows")
         count, width = TRACED[shape[0]], prod(shape[1:])
-        most = self.io.geometry.max_outputs if count == "outputs" else self.io.geometry.max_rows
-        buffer = Buffer(most * width * 4)
+        buffer = Buffer(self.most[count] * width * 4)
         return Operand(buffer, 0, buffer.nbytes, shape, width, count, DTYPES[dtype])
 
     def count(self, of: Operand) -> Operand:
@@ -115,5 +117,10 @@ class Lowering:
 
     def cache(self, k: Operand) -> dict[str, Argument]:
         """What every kernel over the cache is told: K is [pages, kv heads, head_dim, tokens]."""
-        stride = self.io.geometry.blocks_per_lane
-        return {"table_stride": stride, "page_bytes": self.page_bytes, "kv_heads": k.shape[1], "head_dim": k.shape[2]}
+        g = self.io.geometry
+        return {
+            "table_stride": g.blocks_per_lane,
+            "page_bytes": g.page_bytes,
+            "kv_heads": k.shape[1],
+            "head_dim": k.shape[2],
+        }

@@ -14,10 +14,10 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import decode, encode
 from tandem.artifacts.weights import MappedWeights, WeightsWriter
 from tandem.compile.assembly import Assembly, Operand
-from tandem.compile.lower_cpu import Lowering
+from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape, unpack
+from tandem.compile.cpu.rules import RULES
+from tandem.compile.lowering import Lowering
 from tandem.compile.profile import PROFILES, Format, Profile
-from tandem.compile.quantise import SAFETENSORS, pack, stored_shape, unpack
-from tandem.compile.rules_cpu import RULES
 from tandem.compile.trace import OUTPUTS, ROWS, Part, export_part
 from tandem.errors import LoweringError
 from tandem.kernels import add_rms_norm, argmax_gap, embedding, gather_rows, linear, rms_norm, swiglu
@@ -78,7 +78,8 @@ RESULTS = [
 
 
 def lowering() -> Lowering:
-    return Lowering(Assembly(read_signatures(library())), IO, page_bytes=4096, rules=RULES)
+    most = {"rows": IO.geometry.max_rows, "outputs": IO.geometry.max_outputs}
+    return Lowering(Assembly(read_signatures(library())), IO, RULES, most, "CPU")
 
 
 def executor(module: Glue, folder: Path, threads: int) -> CpuExecutor:

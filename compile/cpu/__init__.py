@@ -1,0 +1,1 @@
+"""From traced parts to programs of the C++ library."""

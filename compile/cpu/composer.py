@@ -1,0 +1,68 @@
+"""Programs of the C++ library: one per kind, for any number of rows and any context.
+
+Knows nothing of operators; their rules stand in `rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.artifacts.io import Geometry, IoLayout
+from tandem.artifacts.program import Program
+from tandem.compile.assembly import Assembly
+from tandem.compile.compose import PAGE_TOKENS, Composer
+from tandem.compile.cpu.fuse import fuse
+from tandem.compile.cpu.rules import RULES
+from tandem.compile.lowering import Lowering
+from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.profile import Profile
+from tandem.kernels.signature import Signature
+from tandem.keys import Kind
+
+LANES = 16
+"""Heads are padded to whole vectors in the value pages."""
+
+
+def page_planes(spec: LlamaSpec, profile: Profile) -> tuple[tuple[int, int], tuple[int, int]]:
+    """One layer's K and V in a page, as (groups, bytes): see `Geometry.kv_planes`."""
+    size = profile.cache.itemsize
+    padded = -(-spec.head_dim // LANES) * LANES
+    return (spec.num_key_value_heads * spec.head_dim, size), (spec.num_key_value_heads, padded * size)
+
+
+def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, max_rows: int, max_lanes: int) -> Geometry:
+    """Capacities of a bundle for up to `context_length` tokens."""
+    planes = page_planes(spec, profile)
+    layer_bytes = PAGE_TOKENS * sum(groups * size for groups, size in planes)
+    return Geometry(
+        context_length=context_length,
+        vocab_size=spec.vocab_size,
+        max_rows=max_rows,
+        max_outputs=32,
+        max_lanes=max_lanes,
+        page_tokens=PAGE_TOKENS,
+        page_bytes=spec.num_hidden_layers * layer_bytes,
+        kv_planes=planes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CpuComposer(Composer):
+    """`binary` is the kernel library's sha256, `signatures` are its kernels'."""
+
+    signatures: dict[str, Signature]
+    binary: str
+
+    def program(self, kind: Kind) -> Program:
+        """Traces, lowers and lays out the program of `kind`."""
+        io = IoLayout(self.geometry)
+        assembly = Assembly(self.signatures)
+        most = {"rows": self.geometry.max_rows, "outputs": self.geometry.max_outputs, "moves": self.geometry.max_rows}
+        lowering = Lowering(assembly, io, RULES, most, "CPU")
+        if kind is Kind.COMMIT:
+            self.lower_commit(lowering, self.spec.num_hidden_layers)
+        else:
+            self.lower_pass(lowering, tree=kind is Kind.VERIFY_TREE)
+            assembly.rewrite(fuse)
+        sizes = {"weights": len(self.weights.data), "kv": self.geometry.page_bytes, "io": io.nbytes}
+        return assembly.program(self.binary, sizes)
