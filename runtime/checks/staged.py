@@ -21,12 +21,13 @@ from tandem.runtime.checks import pricing
 from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.proof import TEXT, Proof
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
+from tandem.runtime.executor.base import Executor
 from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
 
 
-class Staged(msgspec.Struct, forbid_unknown_fields=True):
-    """Paths of what was built; `programs` by kind."""
+class StagedCpu(msgspec.Struct, tag_field="device", tag="cpu", forbid_unknown_fields=True):
+    """Paths of what was built for a CPU; `programs` by kind."""
 
     geometry: Geometry
     weights: str
@@ -34,7 +35,7 @@ class Staged(msgspec.Struct, forbid_unknown_fields=True):
     programs: dict[str, str]
     threads: int
 
-    def open(self, num_pages: int) -> CpuExecutor:
+    def open(self, num_pages: int) -> Executor:
         """An executor over `num_pages` poisoned pages, to be closed."""
         image = Image(
             self.geometry,
@@ -44,23 +45,66 @@ class Staged(msgspec.Struct, forbid_unknown_fields=True):
         )
         return CpuExecutor(image, num_pages=num_pages, poison=True)
 
+    def open_roomy(self, least: int, most: int) -> Executor:
+        """The same over `most` pages, fewer where they would take over a quarter of memory, never below `least`."""
+        affordable = this_machine().memory // 4 // self.geometry.page_bytes
+        return self.open(max(least, min(most, affordable)))
+
+
+class EntryFile(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry's program; entries that share one name the same path."""
+
+    kind: Kind
+    context_class: int
+    rows: int
+    path: str
+
+
+class StagedCuda(msgspec.Struct, tag_field="device", tag="cuda", forbid_unknown_fields=True):
+    """Paths of what was built for a GPU; `cubins` is the folder that holds <sha256>.cubin."""
+
+    geometry: Geometry
+    weights: str
+    cubins: str
+    programs: list[EntryFile]
+    device_index: int = 0
+
+    def open(self, num_pages: int) -> Executor:
+        """As `StagedCpu.open`."""
+        return self._open(num_pages, num_pages)
+
+    def open_roomy(self, least: int, most: int) -> Executor:
+        """The same over `most` pages, or as many as the GPU has room for, never below `least`."""
+        return self._open(least, most)
+
+    def _open(self, least: int, most: int) -> Executor:
+        from tandem.runtime.gpu import open_image
+
+        decoded = {path: decode(Path(path).read_bytes(), path) for path in {entry.path for entry in self.programs}}
+        return open_image(
+            self.geometry,
+            weights=Path(self.weights),
+            programs=[(entry.kind, entry.context_class, entry.rows, decoded[entry.path]) for entry in self.programs],
+            cubins=lambda sha256: (Path(self.cubins) / f"{sha256}.cubin").read_bytes(),
+            device=self.device_index,
+            pages=(least, most),
+            poison=True,
+        )
+
+
+Staged = StagedCpu | StagedCuda
+
 
 def say_step(name: str) -> None:
     """Tells the process that started this one what is going on."""
     print(msgspec.json.encode({"step": name}).decode(), flush=True)
 
 
-def _pages(g: Geometry) -> int:
-    """Enough for the proof; for prices a whole context, or as much of it as a quarter of memory holds."""
-    proof = pages_for(min(TEXT, g.context_length), g.page_tokens, g.max_lanes)
-    affordable = this_machine().memory // 4 // g.page_bytes
-    return max(proof, min(g.blocks_per_lane, affordable))
-
-
 def examine(staged: Staged) -> dict[str, Any]:
     """Proof, oracle and prices of `staged`, as they go into the bundle."""
     g = staged.geometry
-    executor = staged.open(_pages(g))
+    least = pages_for(min(TEXT, g.context_length), g.page_tokens, g.max_lanes)
+    executor = staged.open_roomy(least, max(least, g.blocks_per_lane))  # prices want a whole context
     try:
         lab = Lab(executor, g.max_lanes)
         report = Proof(lab, say_step).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,23 @@ def test_the_request_arrives_and_the_result_comes_back(monkeypatch: pytest.Monke
     request = found["request"]
     assert request["programs"] == {kind.value: str(tmp_path / kind) for kind in Kind}
     assert (request["weights"], request["library"], request["threads"]) == (str(tmp_path / "w"), str(tmp_path / "l"), 2)
-    assert request["geometry"]["kv_planes"] == [[2, 64], [2, 64]]
+    assert request["device"] == "cpu" and request["geometry"]["kv_planes"] == [[2, 64], [2, 64]]
+
+
+def test_a_cuda_request_names_every_entry_and_the_folder_of_cubins(tmp_path: Path) -> None:
+    shared = tmp_path / "chain-1024-4.tdp"
+    programs = tuple(door.StagedProgram(kind, 1024, 4, shared) for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN))
+    staged = door.StagedCuda(GEOMETRY, tmp_path / "w", tmp_path / "kernels", programs, device_index=1)
+    request = json.loads(json.dumps(staged.request()))
+    assert request.pop("geometry")["kv_planes"] == [[2, 64], [2, 64]]
+    entry = {"context_class": 1024, "rows": 4, "path": str(shared)}
+    assert request == {
+        "device": "cuda",
+        "weights": str(tmp_path / "w"),
+        "cubins": str(tmp_path / "kernels"),
+        "programs": [{"kind": "extend"} | entry, {"kind": "verify-chain"} | entry],
+        "device_index": 1,
+    }
 
 
 def test_a_process_that_lingers_after_its_result_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
