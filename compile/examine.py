@@ -26,7 +26,7 @@ MODULE = "tandem.runtime.checks.staged"
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Files of a CPU bundle that is not sealed yet, as the runtime's process wants them; `geometry` is the programs'."""
+    """Files of a CPU bundle that is not sealed yet, as the runtime's process wants them. `geometry`: the programs'."""
 
     geometry: Geometry
     weights: Path
