@@ -6,7 +6,7 @@ Knows nothing of graphs or operators.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Kernel, Program, Region
+from tandem.kernels.cuda.launch import Work
 from tandem.kernels.signature import Signature
 
 ALIGNMENT = 64
@@ -63,11 +64,12 @@ ACCEPTED: dict[str, Any] = {"in": _POINTER, "out": _POINTER, "both": _POINTER, "
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A call of `kernel` with all arguments of its signature, by name."""
+    """A call of `kernel` with all arguments of its signature, by name; on a GPU also the grid and what it does."""
 
     kernel: str
     arguments: dict[str, Argument]
     signature: Signature
+    work: Work | None = None
 
     def __post_init__(self) -> None:
         wanted = {param.name for param in self.signature}
@@ -96,13 +98,18 @@ class Assembly:
         self._signatures = signatures
         self._launches: list[Launch] = []
 
-    def launch(self, kernel: str, **arguments: Argument) -> None:
-        """Appends a call of `kernel` with its arguments by name, all of them."""
-        self._launches.append(self.made(kernel, **arguments))
+    @property
+    def launches(self) -> Sequence[Launch]:
+        """All so far, in order."""
+        return self._launches
 
-    def made(self, kernel: str, **arguments: Argument) -> Launch:
+    def launch(self, kernel: str, work: Work | None = None, **arguments: Argument) -> None:
+        """Appends a call of `kernel` with its arguments by name, all of them."""
+        self._launches.append(self.made(kernel, work, **arguments))
+
+    def made(self, kernel: str, work: Work | None = None, **arguments: Argument) -> Launch:
         """A call that is not part of the program yet."""
-        return Launch(kernel, arguments, self._signatures[kernel])
+        return Launch(kernel, arguments, self._signatures[kernel], work)
 
     def rewrite(self, rule: Callable[[Assembly, list[Launch]], list[Launch]]) -> None:
         """Replaces all launches so far by what `rule` makes of them."""
@@ -111,7 +118,7 @@ class Assembly:
     def program(self, binary: str, region_bytes: dict[str, int]) -> Program:
         """The finished program over kernels of `binary` (a sha256); scratch is added to `region_bytes`."""
         waits = self._waits()
-        regions = {**region_bytes, "scratch": self._plan_scratch(waits)}
+        regions = {**region_bytes, "scratch": self.plan_scratch(waits)}
         names = sorted({launch.kernel for launch in self._launches})
         order = {name: i for i, name in enumerate(regions)}
         launches = np.zeros(len(self._launches), LAUNCH)
@@ -120,13 +127,13 @@ class Assembly:
             called = launches[i]
             called["kernel"], called["first_param"] = names.index(launch.kernel), len(params)
             called["num_params"], called["wait"] = len(launch.signature), wait
-            params += [_encode(value, order) for value in launch.values()]
+            params += [encode_argument(value, order) for value in launch.values()]
         kernels = tuple(Kernel(binary, f"tdm_{name}", (8,) * len(self._signatures[name])) for name in names)
         sizes = tuple(Region(name, size, ALIGNMENT) for name, size in regions.items())
         return Program(kernels, sizes, launches, np.array(params, PARAM))
 
-    def _plan_scratch(self, waits: list[bool]) -> int:
-        """First fit in order of birth. A buffer's bytes are free again behind the first barrier after its last
+    def plan_scratch(self, waits: Sequence[bool]) -> int:
+        """Gives every buffer its offset; bytes in all. First fit in order of birth. A buffer's bytes are free again behind the first barrier after its last
         launch, so that no barrier is needed for the sake of memory alone."""
         stages = list(accumulate(waits))
         last: dict[Buffer, int] = {}
@@ -173,18 +180,18 @@ def _overlap(some: list[Span], others: list[Span]) -> bool:
     return any(r == q and a < d and c < b for r, a, b in some for q, c, d in others)
 
 
-def _encode(value: Argument, regions: dict[str, int]) -> tuple[int, int, int, int]:
+def encode_argument(value: Argument, regions: dict[str, int]) -> tuple[int, int, int, int]:
     """A row of PARAM."""
     if isinstance(value, Operand):
         place, _, behind = value.span()
         base = place.offset if isinstance(place, Buffer) else 0
         offset = base + value.offset
         region = "scratch" if isinstance(place, Buffer) else place
-        return regions[region], _alignment(offset), offset, base + behind - offset
+        return regions[region], alignment(offset), offset, base + behind - offset
     word = struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value or 0)
     return CONSTANT, 1, int.from_bytes(word, "little"), 0
 
 
-def _alignment(offset: int) -> int:
+def alignment(offset: int) -> int:
     """The largest power of two, 64 at most, that divides `offset`."""
     return min(ALIGNMENT, offset & -offset) if offset else ALIGNMENT

@@ -79,8 +79,8 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
         raise BundleCorrupt(f"passes of {geometry.max_outputs} outputs, a verify wants {MAX_TREE_ROWS}; {REMEDY}")
     bounds = _Bounds(program, geometry, IoLayout(geometry))
     for kernel, signature in zip(program.kernels, signatures, strict=True):
-        if kernel.num_params != len(signature):
-            raise BundleCorrupt(f"{kernel.symbol} takes {len(signature)} arguments, not {kernel.num_params}; {REMEDY}")
+        if (given := len(kernel.param_sizes)) != len(signature):
+            raise BundleCorrupt(f"{kernel.symbol} takes {len(signature)} arguments, not {given}; {REMEDY}")
 
     def fault(which: int, arguments: Sequence[tuple[int, int]]) -> str | None:
         return bounds.fault(program.kernels[which].symbol.removeprefix("tdm_"), signatures[which], arguments)
@@ -89,7 +89,7 @@ def check(program: Program, signatures: Sequence[Signature], geometry: Geometry)
     if not np.any(pointers % WORD) and all(fault(which, given) is None for which, given in _farthest(program)):
         return
     params = list(zip(program.params["region"].tolist(), program.params["value"].tolist(), strict=True))
-    for i, (which, first, count, _) in enumerate(program.launches.tolist()):
+    for i, (which, first, count, *_) in enumerate(program.launches.tolist()):
         if found := fault(which, params[first : first + count]):
             raise BundleCorrupt(f"launch {i}, {program.kernels[which].symbol}: {found}; {REMEDY}")
 
@@ -104,7 +104,7 @@ def _farthest(program: Program) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     free = [i for i, memory in enumerate(program.regions) if memory.name != "io"]
     regions, fixed = region.tolist(), np.where(np.isin(region, free), 0, value).tolist()
     alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for which, first, count, _ in program.launches.tolist():
+    for which, first, count, *_ in program.launches.tolist():
         span = slice(first, first + count)
         alike.setdefault((which, tuple(regions[span]), tuple(fixed[span])), []).append(first)
     for (which, where, _), firsts in alike.items():

@@ -106,9 +106,9 @@ def fill(
 
 
 def _program(binary: str, count: int) -> program.Program:
-    launches = np.array([(0, i, 1, 1) for i in range(count)], program.LAUNCH)
-    params = np.array([(0, 4, 8)] * count, program.PARAM)
-    return program.Program((program.Kernel(binary, "f", 1),), (program.Region("io", 64),), launches, params)
+    launches = np.array([(0, i, 1, 1, (0, 0, 0), (0, 0, 0), 0) for i in range(count)], program.LAUNCH)
+    params = np.array([(0, 4, 8, 4)] * count, program.PARAM)
+    return program.Program((program.Kernel(binary, "f", (8,)),), (program.Region("io", 64),), launches, params)
 
 
 def write(

@@ -12,7 +12,7 @@ import pytest
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Program, Region
 from tandem.compile.profile import Format
-from tandem.compile.quantise import stored_bytes
+from tandem.compile.cpu.panels import stored_bytes
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleMismatch
 from tandem.keys import Kind
@@ -114,7 +114,7 @@ def test_a_single_launch_among_its_like_is_found(staged: Staged, signatures: Sig
 
 def test_arguments_are_as_many_as_the_kernel_takes(staged: Staged, signatures: Signatures) -> None:
     program = staged.programs[Kind.EXTEND]
-    kernels = tuple(replace(kernel, num_params=kernel.num_params - 1) for kernel in program.kernels)
+    kernels = tuple(replace(kernel, param_sizes=kernel.param_sizes[1:]) for kernel in program.kernels)
     with pytest.raises(BundleCorrupt, match=r"takes \d+ arguments, not \d+"):
         check(replace(program, kernels=kernels), signatures(program), staged.composer.geometry)
 
@@ -125,14 +125,14 @@ Argument = int | float | None | tuple[str, int]
 def single(staged: Staged, signatures: Signatures, kernel: str, **arguments: Argument) -> Program:
     """A program of one launch: numbers, (region, offset) and None for a null pointer. 64 rows, 64 floats apart."""
     program, given = staged.programs[Kind.EXTEND], {"count": ("io", 0)} | arguments
-    called = replace(program.kernels[0], symbol=f"tdm_{kernel}", num_params=len(given))
+    called = replace(program.kernels[0], symbol=f"tdm_{kernel}", param_sizes=(8,) * len(given))
     one = replace(program, kernels=(called,))
     params = np.zeros(len(given), PARAM)
     for param, word in zip(params, signatures(one)[0], strict=True):
         value = given[word[1:]]
         where = (region(program, value[0]), 1, value[1]) if isinstance(value, tuple) else (CONSTANT, 0, int(value or 0))
         param["region"], param["alignment"], param["value"] = where
-    return replace(one, launches=np.array([(0, 0, len(given), 0)], LAUNCH), params=params)
+    return replace(one, launches=np.array([(0, 0, len(given), 0, (0, 0, 0), (0, 0, 0), 0)], LAUNCH), params=params)
 
 
 ROW: dict[str, Argument] = {"x": ("scratch", 0), "x_stride": 64, "y": ("scratch", 0), "y_stride": 64}
