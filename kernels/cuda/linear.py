@@ -1,0 +1,235 @@
+"""Linear: x W^T + b, and its form that ends in silu(gate) * value: what `tandem.kernels.linear` and `swiglu` define.
+
+Each element of y is one chain of tensor-core products over k from 0 to K, in that order, in fp32: tiles, orientation
+and row counts move no bit. `linear` is for a few rows, bound by reading the weights once; `linear_chunk` for prefill.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tandem.kernels.cuda.launch import Work, kernel, work
+from tandem.kernels.cuda.linear_tiles import LINE, chunk_tiles, few_tiles, is_few
+from tandem.kernels.cuda.order import begin
+
+
+@triton.jit
+def _prefetch(rows, LINES: tl.constexpr, STEP: tl.constexpr):
+    """Asks L2 for LINES lines, STEP elements each, from each of the addresses `rows` on."""
+    line = rows[:, None] + tl.arange(0, LINES)[None, :] * STEP
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _tile(start, line, k, inside, K: tl.constexpr, BK: tl.constexpr, INSIDE: tl.constexpr):
+    """Elements start + line[i] + k[j], or zero where `inside` (which holds for all unless INSIDE) or k < K does not."""
+    address = start + line[:, None] + k[None, :]
+    if INSIDE and K % BK == 0:
+        tile = tl.load(address)
+    elif INSIDE:
+        tile = tl.load(address, mask=k[None, :] < K, other=0.0)
+    elif K % BK == 0:
+        tile = tl.load(address, mask=inside[:, None], other=0.0)
+    else:
+        tile = tl.load(address, mask=inside[:, None] & (k[None, :] < K), other=0.0)
+    return tile
+
+
+@triton.jit
+def _dot(x, weight, acc, WEIGHT_LEFT: tl.constexpr):
+    """acc plus the products of x [BM, BK] and weight [BN, BK], as [BN, BM] or [BM, BN]."""
+    if WEIGHT_LEFT:
+        acc = tl.dot(weight, tl.trans(x), acc, input_precision="ieee")
+    else:
+        acc = tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _product(
+    x,
+    weight,
+    bias,
+    y,
+    m,
+    n0,
+    rows,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    GATED: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    WEIGHT_LEFT: tl.constexpr,
+):
+    """The tile of y at rows m [BM] below `rows` and columns from n0 on."""
+    WHOLE: tl.constexpr = N % BN == 0
+    n = tl.arange(0, BN)
+    inside = n0 + n < N
+    row_inside = m < rows
+    x_line = m * X_STRIDE
+    start = weight + n0.to(tl.int64) * K
+    acc = tl.full((BN, BM) if WEIGHT_LEFT else (BM, BN), 0.0, tl.float32)
+    value = acc
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        x_tile = _tile(x, x_line, k, row_inside, K, BK, False)
+        acc = _dot(x_tile, _tile(start, n * K, k, inside, K, BK, WHOLE), acc, WEIGHT_LEFT)
+        if GATED:
+            value_start = start + tl.full((), N, tl.int64) * K
+            value = _dot(x_tile, _tile(value_start, n * K, k, inside, K, BK, WHOLE), value, WEIGHT_LEFT)
+    if GATED:
+        acc = acc / (1.0 + tl.exp(-acc)) * value
+    if WEIGHT_LEFT:
+        acc = tl.trans(acc)
+    if bias is not None:
+        acc += tl.load(bias + n0 + n, mask=inside, other=0.0)[None, :]
+    place = y + m[:, None].to(tl.int64) * Y_STRIDE + (n0 + n)[None, :]
+    tl.store(place, acc.to(y.dtype.element_ty), mask=row_inside[:, None] & inside[None, :])
+
+
+@kernel("<x <weight <bias <count >y")
+@triton.jit
+def linear(
+    x,
+    weight,
+    bias,
+    count,
+    y,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    GATED: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    WEIGHT_LEFT: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """x [rows <= BM, K], weight [N, K], bias fp32 [N] or None, count int32 [1] -> y [rows, N] in y's own type.
+
+    x and weight are both bf16 or both fp32; rows of x and y begin every X_STRIDE and Y_STRIDE elements. GATED: weight
+    is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row, a power of two of
+    lines, are asked into L2 while the kernel before still runs. Grid (N / BN,).
+    """
+    n0 = tl.program_id(0) * BN
+    if PDL and PREFETCH > 0:
+        LINES: tl.constexpr = PREFETCH // 128
+        STEP: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
+        row = tl.minimum(n0 + tl.arange(0, BN), N - 1).to(tl.int64)
+        _prefetch(weight + row * K, LINES, STEP)
+        if GATED:
+            _prefetch(weight + (row + N) * K, LINES, STEP)
+    begin(PDL)
+    _product(
+        x,
+        weight,
+        bias,
+        y,
+        tl.arange(0, BM),
+        n0,
+        tl.load(count),
+        N,
+        K,
+        X_STRIDE,
+        Y_STRIDE,
+        GATED,
+        BM,
+        BN,
+        BK,
+        WEIGHT_LEFT,
+    )
+
+
+@kernel("<x <weight <bias <count >y")
+@triton.jit
+def linear_chunk(
+    x,
+    weight,
+    bias,
+    count,
+    y,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    GATED: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """As `linear` over any number of rows; grid (row tiles * column tiles,).
+
+    Neighbouring programs share GROUP row tiles and walk the columns, so that L2 serves both operands.
+    """
+    begin(PDL)
+    rows = tl.load(count)
+    columns: tl.constexpr = (N + BN - 1) // BN
+    row_tiles = tl.num_programs(0) // columns
+    group = tl.program_id(0) // (GROUP * columns)
+    height = tl.minimum(row_tiles - group * GROUP, GROUP)
+    place = tl.program_id(0) % (GROUP * columns)
+    m0 = (group * GROUP + place % height) * BM
+    if m0 < rows:
+        _product(
+            x,
+            weight,
+            bias,
+            y,
+            m0 + tl.arange(0, BM),
+            place // height * BN,
+            rows,
+            N,
+            K,
+            X_STRIDE,
+            Y_STRIDE,
+            GATED,
+            BM,
+            BN,
+            BK,
+            False,
+        )
+
+
+def linear_work(
+    n: int, k: int, rows: int, gated: bool, itemsize: int, x_stride: int, y_stride: int
+) -> tuple[str, Work]:
+    """Which of `linear` and `linear_chunk` takes `rows` rows (a bucket) to y [rows, n], and its work.
+
+    `itemsize` is bytes per weight (2 is bf16, 4 is fp32); strides in elements.
+    """
+    shape = {"N": n, "K": k, "X_STRIDE": x_stride, "Y_STRIDE": y_stride, "GATED": gated}
+    if is_few(rows):
+        few = few_tiles(n, k, rows, gated, itemsize)
+        lines = min(few.prefetch, k * itemsize) // LINE
+        return "linear", work(
+            (-(-n // few.bn),),
+            num_warps=few.num_warps,
+            num_stages=few.num_stages,
+            BM=few.bm,
+            BN=few.bn,
+            BK=few.bk,
+            WEIGHT_LEFT=few.weight_left,
+            PREFETCH=LINE * (1 << lines.bit_length() - 1) if lines else 0,
+            **shape,
+        )
+    tile = chunk_tiles(n, rows, gated, itemsize)
+    return "linear_chunk", work(
+        (-(-rows // tile.bm) * -(-n // tile.bn),),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        BM=tile.bm,
+        BN=tile.bn,
+        BK=tile.bk,
+        GROUP=tile.group,
+        **shape,
+    )

@@ -1,0 +1,135 @@
+"""Root mean square norm, alone and after the residual add: the definitions of `tandem.kernels.norm`.
+
+One program sums a whole row, in a shape that the width alone decides. Knows no model.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tandem.kernels.cuda.launch import Work, kernel, work
+from tandem.kernels.cuda.order import begin
+
+MAX_WARPS = 16
+THREAD_ELEMENTS = 8
+"""Elements of a row that a thread holds, until MAX_WARPS are reached: few enough for all to be in flight at once."""
+
+
+@triton.jit
+def _scale(x, WIDTH: tl.constexpr, EPS: tl.constexpr):
+    """x fp32 [BLOCK], zeros from WIDTH on -> 1 / sqrt(mean(x^2) + EPS)."""
+    return tl.rsqrt(tl.sum(x * x, 0) / WIDTH + EPS)
+
+
+@kernel("<x <weight <count >y")
+@triton.jit
+def rms_norm(
+    x,
+    weight,
+    count,
+    y,
+    X_STRIDE: tl.constexpr,
+    GROUPS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """x [rows, GROUPS, WIDTH], weight fp32 [WIDTH], count int32 [1] -> y as x, each group by itself.
+
+    A row of x begins every X_STRIDE elements, one of y every Y_STRIDE; x of any float type, y rounded to its own.
+    Grid (rows, GROUPS).
+    """
+    i = tl.arange(0, BLOCK)
+    inside = i < WIDTH
+    gain = tl.load(weight + i, mask=inside, other=0.0)
+    begin(PDL)
+    row = tl.program_id(0)
+    if row < tl.load(count):
+        start = tl.program_id(1) * WIDTH
+        value = tl.load(x + row.to(tl.int64) * X_STRIDE + start + i, mask=inside, other=0.0).to(tl.float32)
+        normed = value * _scale(value, WIDTH, EPS) * gain
+        tl.store(y + row.to(tl.int64) * Y_STRIDE + start + i, normed.to(y.dtype.element_ty), mask=inside)
+
+
+@kernel("<x <delta <weight <row <count >sum >y")
+@triton.jit
+def add_rms_norm(
+    x,
+    delta,
+    weight,
+    row,
+    count,
+    sum,
+    y,
+    X_STRIDE: tl.constexpr,
+    DELTA_STRIDE: tl.constexpr,
+    SUM_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """x and delta fp32 [rows, WIDTH], weight fp32 [WIDTH], count int32 [1] -> sum fp32 and y, both [count, WIDTH].
+
+    `row` int32 [count] names the row of x and delta behind each row of the result; None means each its own. A `sum`
+    of None is not written. Rows begin every *_STRIDE elements; y is rounded to its own type. Grid (rows,).
+    """
+    i = tl.arange(0, BLOCK)
+    inside = i < WIDTH
+    gain = tl.load(weight + i, mask=inside, other=0.0)
+    begin(PDL)
+    place = tl.program_id(0)
+    if place < tl.load(count):
+        place = place.to(tl.int64)
+        source = place
+        if row is not None:
+            source = tl.load(row + place).to(tl.int64)
+        value = tl.load(x + source * X_STRIDE + i, mask=inside, other=0.0)
+        total = value + tl.load(delta + source * DELTA_STRIDE + i, mask=inside, other=0.0)
+        if sum is not None:
+            tl.store(sum + place * SUM_STRIDE + i, total, mask=inside)
+        normed = total * _scale(total, WIDTH, EPS) * gain
+        tl.store(y + place * Y_STRIDE + i, normed.to(y.dtype.element_ty), mask=inside)
+
+
+def _shape(width: int) -> tuple[int, int]:
+    """BLOCK and num_warps, which order the sum: of the width alone, so that no row count moves a bit."""
+    block = triton.next_power_of_2(width)
+    return block, min(max(block // (32 * THREAD_ELEMENTS), 1), MAX_WARPS)
+
+
+def rms_norm_work(rows: int, groups: int, width: int, eps: float, x_stride: int, y_stride: int) -> Work:
+    """Work of `rms_norm` over x [rows, groups, width]; strides in elements from row to row."""
+    block, num_warps = _shape(width)
+    return work(
+        (rows, groups),
+        num_warps=num_warps,
+        X_STRIDE=x_stride,
+        GROUPS=groups,
+        WIDTH=width,
+        BLOCK=block,
+        EPS=eps,
+        Y_STRIDE=y_stride,
+    )
+
+
+def add_rms_norm_work(
+    rows: int, width: int, eps: float, x_stride: int, delta_stride: int, sum_stride: int, y_stride: int
+) -> Work:
+    """Work of `add_rms_norm` that makes `rows` rows; strides in elements, `sum_stride` of any value without a sum."""
+    block, num_warps = _shape(width)
+    return work(
+        (rows,),
+        num_warps=num_warps,
+        X_STRIDE=x_stride,
+        DELTA_STRIDE=delta_stride,
+        SUM_STRIDE=sum_stride,
+        Y_STRIDE=y_stride,
+        WIDTH=width,
+        BLOCK=block,
+        EPS=eps,
+    )
