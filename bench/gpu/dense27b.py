@@ -1,0 +1,89 @@
+"""`python3 -m bench.gpu.dense27b -o BUNDLE`: compiles random weights of the 27B-class shape, or of SmolLM2's.
+
+The bundle takes 49 GB: give it a folder in memory (`/dev/shm`, which grows with `mount -o remount,size=110g`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from bench.gpu.shapes import SHAPES, Shape
+
+ROOM = 2 << 30
+"""Bytes that a bundle takes beside its weights: programs, cubins, tokenizer, rope tables."""
+
+
+def main() -> int:
+    """Returns the exit code."""
+    from bench.gpu.random_checkpoint import RandomCheckpoint, resized
+    from tandem.errors import TandemError
+
+    options = parse()
+    shape = resized(SHAPES[options.shape], options.layers, options.hidden, options.vocab)
+    if fault := lack_of_room(options.output, shape):
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    began = time.perf_counter()
+    try:
+        content_id = build(RandomCheckpoint(shape, seed=options.seed, device=options.draw_on), shape.name, options)
+    except TandemError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    facts = {"bundle": str(options.output), "content_id": content_id, "seconds": round(time.perf_counter() - began, 1)}
+    print(json.dumps(facts))
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, help="folder of the bundle")
+    add("--shape", choices=list(SHAPES), default="dense27b")
+    add("--layers", type=int, help="fewer layers, for a try")
+    add("--hidden", type=int, help="another hidden size, for a try")
+    add("--vocab", type=int, help="another vocabulary, for a try")
+    add("--profile", default="bf16")
+    add("--device", default="cuda-sm90", help="what to compile for")
+    add("--draw-on", default="cuda", help="where weights are drawn: cuda or cpu")
+    add("--max-seq-len", type=int, default=32_768)
+    add("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def lack_of_room(output: Path, shape: Shape) -> str | None:
+    """What is missing where the bundle shall lie, or None."""
+    needed = shape.step_bytes + (0 if shape.tie_word_embeddings else 2 * shape.head_parameters) + ROOM
+    place = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
+    if (free := shutil.disk_usage(place).free) >= needed:
+        return None
+    return (
+        f"{place} has {free / 1e9:.1f} GB free and the bundle takes {needed / 1e9:.1f}; in /dev/shm, "
+        "`mount -o remount,size=110g /dev/shm` makes room"
+    )
+
+
+def build(checkpoint: object, name: str, options: argparse.Namespace) -> str:
+    """Compiles; returns the content_id."""
+    from tandem.compile.build import build_bundle
+    from tandem.compile.plan import make_plan
+    from tandem.compile.progress import Progress
+
+    plan = make_plan(
+        checkpoint,
+        checkpoint.digest(),
+        name=name,
+        profile=options.profile,
+        device=options.device,
+        context_length=options.max_seq_len,
+    )
+    with Progress(quiet=not sys.stderr.isatty()) as progress:
+        return build_bundle(plan, checkpoint, options.output, replace=True, progress=progress).content_id
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Random checkpoints: complete for their family, the same again, scaled so that activations keep their size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.gpu.random_checkpoint import RandomCheckpoint, resized
+from bench.gpu.shapes import DENSE27B, SMOLLM2, Shape
+from tandem.compile.models.families import resolve
+from tandem.compile.models.weights import load, weight_sources
+from tandem.errors import CheckpointError
+
+SMALL = replace(SMOLLM2, num_hidden_layers=2, hidden_size=64, intermediate_size=96, vocab_size=4500)
+
+
+def checkpoint(shape: Shape = SMALL, seed: int = 0) -> RandomCheckpoint:
+    return RandomCheckpoint(shape, seed=seed, device="cpu")
+
+
+def test_it_holds_what_its_family_wants_and_nothing_else() -> None:
+    spec, made = resolve(SMALL.config()), checkpoint()
+    loaded = dict(load(spec, made))
+    assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == {
+        name: source.shape for name, source in weight_sources(spec).items()
+    }
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.bfloat16}
+
+
+def test_a_tensor_is_the_same_each_time_and_another_under_each_name_and_seed() -> None:
+    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"
+    assert torch.equal(checkpoint().read(q), checkpoint().read(q))
+    assert not torch.equal(checkpoint().read(q), checkpoint().read(k))
+    assert not torch.equal(checkpoint().read(q), checkpoint(seed=1).read(q))
+
+
+def test_matrices_keep_the_size_of_what_goes_through_and_norms_stand_at_one() -> None:
+    made = checkpoint()
+    down = made.read("model.layers.0.mlp.down_proj.weight").float()
+    assert down.std().item() == pytest.approx(96**-0.5, rel=0.1)
+    assert made.read("model.norm.weight").float().mean().item() == pytest.approx(1, abs=0.1)
+
+
+def test_its_digest_is_that_of_the_recipe() -> None:
+    digests = {checkpoint().digest(), checkpoint(seed=1).digest(), checkpoint(replace(SMALL, rope_theta=2e5)).digest()}
+    assert len(digests) == 3
+    assert checkpoint().digest() in digests
+
+
+def test_a_tensor_it_has_not_is_refused_by_name() -> None:
+    with pytest.raises(CheckpointError, match=r"has no tensor model\.nothing"):
+        checkpoint().read("model.nothing")
+
+
+def test_content_is_the_bytes_of_the_tensor() -> None:
+    made, name = checkpoint(), "model.layers.1.mlp.gate_proj.weight"
+    assert bytes(made.content(name)) == made.read(name).view(torch.uint8).numpy().tobytes()
+
+
+def test_a_shape_is_made_smaller_for_a_try() -> None:
+    assert resized(DENSE27B, 2, None, 5000) == replace(DENSE27B, num_hidden_layers=2, vocab_size=5000)
+    assert resized(DENSE27B, None, None, None) == DENSE27B
