@@ -1,0 +1,182 @@
+"""The Triton linears against one chain of fp32 products per element, which no tile, bucket or neighbour may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tandem.kernels.cuda.launch import Work
+from tandem.kernels.cuda.linear import linear_work
+from tests.kernels.cuda.chain import chained_dots
+from tests.kernels.cuda.interpreter import interpreted, run
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 64)
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def _chained() -> Iterator[None]:
+    with chained_dots():
+        yield
+
+
+def _random(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def _chain(x: Tensor, weight: Tensor) -> Tensor:
+    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one."""
+    total = torch.zeros(x.shape[0], weight.shape[0])
+    for k in range(x.shape[1]):
+        total += x[:, k, None].float() * weight[None, :, k].float()
+    return total
+
+
+def _call(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rows: int,
+    *,
+    gated: bool = False,
+    dtype: torch.dtype = FP32,
+    tiles: dict[str, int | bool] | None = None,
+) -> Tensor:
+    """y of a pass of `rows` rows with x in its first ones; all around x, weight and y is NaN, and stays so in y."""
+    (count, k), n = x.shape, weight.shape[0] // (1 + gated)
+    x_stride, y_stride = k + 3, n + 5
+    padded = torch.full((rows, x_stride), torch.nan, dtype=x.dtype)
+    padded[:count, :k] = x
+    held = torch.full((weight.numel() + 7 * k,), torch.nan, dtype=weight.dtype)
+    held[: weight.numel()] = weight.flatten()
+    y = torch.full((rows, y_stride), torch.nan, dtype=dtype)
+    name, work = linear_work(n, k, rows, gated, weight.itemsize, x_stride, y_stride)
+    if tiles:
+        work = _retiled(work, n, rows, tiles)
+    run(
+        getattr(interpreted("linear"), name),
+        work,
+        x=padded,
+        weight=held,
+        bias=bias,
+        count=torch.tensor([count], dtype=torch.int32),
+        y=y,
+    )
+    assert y[count:].isnan().all()
+    assert y[:, n:].isnan().all()
+    return y[:count, :n]
+
+
+def _retiled(work: Work, n: int, rows: int, tiles: dict[str, int | bool]) -> Work:
+    constants = dict(work.constants)
+    constants |= {name: size for name, size in tiles.items() if name in constants}
+    row_tiles = -(-rows // constants["BM"]) if "GROUP" in constants else 1
+    return replace(work, grid=(row_tiles * -(-n // constants["BN"]), 1, 1), constants=tuple(constants.items()))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize(
+    ("n", "k", "rows", "count"),
+    [(1, 1, 1, 1), (64, 64, 32, 17), (70, 300, 1, 1), (65, 129, 16, 5), (130, 70, 64, 33), (64, 128, 128, 70)],
+)
+def test_each_element_is_one_chain_over_k(n: int, k: int, rows: int, count: int, dtype: torch.dtype) -> None:
+    x, weight, bias = _random(count, k, dtype=dtype), _random(n, k, dtype=dtype), _random(n)
+    y = _call(x, weight, bias, rows)
+    assert torch.equal(y, _chain(x, weight) + bias)
+    assert torch.equal(_call(x, weight, None, rows), _chain(x, weight))
+    # Rounding errors of a chain of k sums of order 1, in fp32.
+    wanted = x.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(y.double(), wanted, rtol=0, atol=2e-6 * k)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize(
+    ("n", "k", "rows", "count"), [(1, 2, 1, 1), (70, 65, 32, 17), (64, 64, 64, 64), (70, 65, 64, 9)]
+)
+def test_gated_is_silu_of_the_first_half_times_the_second(
+    n: int, k: int, rows: int, count: int, dtype: torch.dtype
+) -> None:
+    x, weight = _random(count, k, dtype=dtype) / k**0.5, _random(2 * n, k, dtype=dtype)
+    gate, value = (x.double() @ weight.double().T).chunk(2, -1)
+    y = _call(x, weight, None, rows, gated=True)
+    torch.testing.assert_close(y.double(), torch.nn.functional.silu(gate) * value, rtol=1e-5, atol=1e-5)
+
+
+def test_gated_has_the_bits_of_two_launches() -> None:
+    x, weight = _random(3, 80, dtype=BF16), _random(2 * 21, 80, dtype=BF16)
+    plain, y = _call(x, weight, None, 4), torch.full((3, 21), torch.nan)
+    swiglu = interpreted("swiglu")
+    count = torch.tensor([3], dtype=torch.int32)
+    run(swiglu.swiglu, swiglu.swiglu_work(3, 21, 42), x=plain.contiguous(), count=count, y=y)
+    assert torch.equal(_call(x, weight, None, 4, gated=True), y)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_bf16_output_is_the_fp32_one_narrowed(gated: bool) -> None:
+    x, weight = _random(5, 40, dtype=BF16), _random(34, 40, dtype=BF16)
+    for rows in (8, 64):
+        wide, narrow = (_call(x, weight, None, rows, gated=gated, dtype=dtype) for dtype in (FP32, BF16))
+        # The interpreter cuts off where a GPU rounds.
+        assert torch.equal(narrow.float(), (wide.contiguous().view(torch.int32) & -(1 << 16)).view(FP32))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_row_has_its_bits_in_every_bucket_at_every_place(dtype: torch.dtype, gated: bool) -> None:
+    x, weight = _random(64, 72, dtype=dtype), _random(42, 72, dtype=dtype)
+    alone = torch.cat([_call(x[i : i + 1], weight, None, 1, gated=gated) for i in range(3)])
+    for rows in BUCKETS[1:]:
+        count = max(rows - 1, 3)
+        y = _call(x.roll(count - 3, 0)[:count], weight, None, max(rows, 3), gated=gated)
+        assert torch.equal(y[count - 3 :], alone), rows
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    k=st.integers(1, 80),
+    rows=st.sampled_from([1, 8, 32, 64]),
+    bn=st.sampled_from([8, 16, 32]),
+    bk=st.sampled_from([16, 32, 64]),
+    weight_left=st.booleans(),
+    group=st.sampled_from([1, 2, 3, 16]),
+    gated=st.booleans(),
+)
+def test_no_tile_moves_a_bit(
+    n: int, k: int, rows: int, bn: int, bk: int, weight_left: bool, group: int, gated: bool
+) -> None:
+    with chained_dots():
+        x, weight = _random(rows, k, dtype=BF16), _random(n * (1 + gated), k, dtype=BF16)
+        tiles = {"BN": bn, "BK": bk, "WEIGHT_LEFT": weight_left, "GROUP": group}
+        if rows > 32:
+            tiles["BM"] = 16
+        usual = torch.cat([_call(part, weight, None, 32, gated=gated) for part in x.split(32)])
+        assert torch.equal(_call(x, weight, None, rows, gated=gated, tiles=tiles), usual)
+
+
+@given(
+    n=st.integers(1, 300_000),
+    k=st.integers(1, 20_000),
+    rows=st.sampled_from([*BUCKETS, 128, 256, 512, 1024, 2048]),
+    gated=st.booleans(),
+    itemsize=st.sampled_from([2, 4]),
+)
+def test_work_covers_every_row_and_column_once(n: int, k: int, rows: int, gated: bool, itemsize: int) -> None:
+    name, work = linear_work(n, k, rows, gated, itemsize, k, n)
+    tile = dict(work.constants)
+    columns = -(-n // tile["BN"])
+    assert name == ("linear" if rows <= 32 else "linear_chunk")
+    if name == "linear":
+        assert work.grid == (columns, 1, 1)
+        assert tile["BM"] >= rows
+        lines = tile["PREFETCH"] // 128
+        assert tile["PREFETCH"] == 128 * lines <= k * itemsize
+        assert lines & (lines - 1) == 0
+    else:
+        assert work.grid == (columns * -(-rows // tile["BM"]), 1, 1)
