@@ -11,6 +11,7 @@
     │   ├── BundleCorrupt            a file is missing, extra, short or changed
     │   ├── BundleMismatch           sound, but not for this machine or this version
     │   └── BundleUntrusted          sound, but its native code comes from elsewhere
+    ├── DeviceError                  a GPU's driver is missing or refuses a call
     ├── TransferError                a registry or hub cannot be reached, or says no
     ├── RequestError                 a client's request is wrong (HTTP 4xx)
     └── CapacityError                no room for it now (HTTP 429 or 503)
@@ -63,6 +64,14 @@ class BundleMismatch(BundleError):
 
 class BundleUntrusted(BundleError):
     pass
+
+
+class DeviceError(TandemError):
+    """A call into a GPU's driver failed; `call` and `code` are the driver's own name and number for it."""
+
+    def __init__(self, message: str, *, call: str = "", code: int = 0) -> None:
+        super().__init__(message)
+        self.call, self.code = call, code
 
 
 class TransferError(TandemError):

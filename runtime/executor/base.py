@@ -53,11 +53,19 @@ class Outcome:
     ms: float
 
 
+Entry = tuple[Kind, int, int]
+"""A program's kind, context class and most rows, 0 where it serves any: see `tandem.keys.EntryKey`."""
+
+
 class Executor(Protocol):
-    """Runs a bundle's programs over its regions. Not thread safe: one thread owns it."""
+    """Runs a bundle's programs over its regions. Not thread safe: one thread owns it.
+
+    `entries` are those among which a pass picks by its length and rows; none where one program a kind serves all.
+    """
 
     geometry: Geometry
     num_pages: int
+    entries: Sequence[Entry]
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         """One pass of kind extend, verify-chain or verify-tree."""

@@ -1,0 +1,156 @@
+"""The CUDA executor: a bundle's programs rebuilt as graphs over one GPU's memory, a pass being one launch.
+
+Knows no model: what a pass does stands in the programs. Over the driver API alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from tandem.artifacts.io import IoLayout
+from tandem.artifacts.program import Program
+from tandem.driver import Driver
+from tandem.keys import Kind
+from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.cuda import graphs, owned
+from tandem.runtime.executor.cuda.image import Image, Loaded, check_room, region_bytes
+from tandem.runtime.executor.cuda.modules import Modules
+from tandem.runtime.executor.cuda.passes import Passes
+from tandem.runtime.executor.cuda.shelf import Shelf
+from tandem.runtime.executor.cuda.weights import Weights
+from tandem.runtime.executor.regions import check_regions, kv_bytes
+
+__all__ = ["CudaExecutor", "Image"]
+
+POISON = 0xFF
+"""Bytes that read as NaN in fp32 and bf16 alike."""
+
+
+class CudaExecutor:
+    """Implements `tandem.runtime.executor.base.Executor` over a GPU's memory.
+
+    `num_pages` sizes the KV pool. `poison` fills scratch and KV with NaNs, so that a read of anything never written
+    shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for programs that do
+    not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving nothing behind.
+    """
+
+    def __init__(self, image: Image, *, num_pages: int, poison: bool = False, driver: Driver | None = None) -> None:
+        self.geometry, self.num_pages = image.geometry, num_pages
+        self.entries = [(kind, context, rows) for kind, context, rows, _ in image.programs]
+        self._driver, self._stack = driver or Driver(), ExitStack()
+        self._sizes = region_bytes(image, num_pages)
+        for program in image.distinct:
+            check_regions(program, IoLayout(image.geometry), self._sizes["weights"])
+            graphs.require(program)
+        try:
+            self._open(image, POISON if poison else 0)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _open(self, image: Image, byte: int) -> None:
+        """Everything on the device, scratch and KV filled with `byte`. Weights arrive while graphs are made."""
+        driver, stack, layout = self._driver, self._stack, IoLayout(self.geometry)
+        device = driver.device(image.device)
+        self._context, self._thread = owned.context(stack, driver, device), threading.get_ident()
+        check_room(self._sizes, *driver.memory())
+        self._bases = {name: owned.memory(stack, driver, nbytes) for name, nbytes in self._sizes.items()}
+        self._stream, self._side = (owned.stream(stack, driver) for _ in range(2))
+        self._weights = Weights(driver, self._context, image.weights, self._bases["weights"], self._sizes["weights"])
+        stack.callback(self._weights.close)
+        for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
+            driver.fill(self._bases[name], value, self._sizes[name], self._stream)
+        self._passes = Passes(stack, driver, self._stream, layout, self._bases["io"])
+        self._modules = Modules(driver, image.cubin, image.distinct, driver.capability(device))
+        stack.callback(self._modules.close)
+        self._num_graphs, self._graphs_ms = 0, 0.0
+        self._shelf = Shelf(
+            image.programs,
+            make=self._make,
+            destroy=driver.executable_destroy,
+            enter=lambda: driver.set_current(self._context),
+        )
+        stack.callback(self._shelf.close)
+        self._shelf.make_hot()
+        self._shelf.start_rest()
+        self._weights.join()
+        driver.synchronize(self._stream)
+        self._is_open = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether every graph is made: from then on serving loads, builds and allocates nothing on the device."""
+        return self._shelf.ready
+
+    def finish(self) -> None:
+        """Waits until `ready`. Raises what stands in the way."""
+        self._shelf.finish()
+
+    @property
+    def loaded(self) -> Loaded:
+        return Loaded(
+            region_bytes=dict(self._sizes),
+            weights_ms=self._weights.ms,
+            modules_ms=self._modules.ms,
+            graphs_ms=self._graphs_ms,
+            module_loads=self._modules.loads,
+            graph_builds=self._num_graphs,
+        )
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        self._enter()
+        graph = self._shelf.graph(kind, len(rows.token), max(rows.position) + 1)
+        return self._passes.run(graph, rows)
+
+    def commit(self, moves: Moves) -> float:
+        self._enter()
+        return self._passes.commit(self._shelf.graph(Kind.COMMIT, len(moves.lane), 0), moves)
+
+    def logits(self, output: int) -> np.ndarray:
+        self._enter()
+        return self._passes.logits(output)
+
+    def kv(self, block_table: Sequence[int], length: int) -> bytes:
+        self._enter()
+        g = self.geometry
+        held = block_table[: -(-length // g.page_tokens)]
+        pages = np.empty((len(held), g.page_bytes), np.uint8)
+        for row, page in zip(pages, held, strict=True):
+            self._driver.to_host(
+                row.ctypes.data, self._bases["kv"] + int(page) * g.page_bytes, g.page_bytes, self._stream
+            )
+        self._driver.synchronize(self._stream)
+        return kv_bytes(pages, g, length)
+
+    def close(self) -> None:
+        """Gives everything back; calls after the first do nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._enter()
+            self._stack.close()
+
+    def _enter(self) -> None:
+        """The context is current per thread, and the thread that loads need not be the one that serves."""
+        if threading.get_ident() != self._thread:
+            self._driver.set_current(self._context)
+            self._thread = threading.get_ident()
+
+    def _make(self, program: Program) -> int:
+        """A graph that is on the device: the first launch is no slower than the next."""
+        functions = self._modules.functions(program)
+        began = time.perf_counter()
+        made = graphs.build(self._driver, program, functions, self._bases)
+        try:
+            self._driver.upload(made, self._side)
+            self._driver.synchronize(self._side)
+        except BaseException:
+            self._driver.executable_destroy(made)
+            raise
+        self._graphs_ms += (time.perf_counter() - began) * 1e3
+        self._num_graphs += 1
+        return made

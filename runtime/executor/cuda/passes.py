@@ -1,0 +1,75 @@
+"""One pass: rows into pinned memory, one copy in, one launch, one copy back, one wait.
+
+Knows nothing of programs; a graph is a handle.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import numpy as np
+
+from tandem.artifacts.io import IoLayout
+from tandem.driver import Driver
+from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.cuda import owned
+from tandem.runtime.executor.inbox import Inbox
+
+
+class Passes:
+    """Runs graphs over the `io` region at `address`, of which pinned memory holds all but the logits.
+
+    Pinned memory ends with `stack`. The copies read it while a pass runs, so a pass ends before the next begins.
+    """
+
+    def __init__(self, stack: ExitStack, driver: Driver, stream: int, layout: IoLayout, address: int) -> None:
+        self._stack, self._driver, self._stream, self._address = stack, driver, stream, address
+        fields = layout.fields
+        table = fields["block_table"]  # right behind the inbox: one copy takes both
+        self._inbox_bytes, self._told_bytes = layout.inbox_bytes, table.offset + table.nbytes
+        self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
+        self._host = owned.pinned(stack, driver, self._logits.offset)
+        self._host.array[:] = 0
+        told = (field for field in fields.values() if field is not self._logits)
+        self._inbox = Inbox(
+            {f.name: self._host.array[f.offset : f.offset + f.nbytes].view(f.dtype).reshape(f.shape) for f in told}
+        )
+        self._rows: dict[int, np.ndarray] = {}  # logits of the last pass by output, views of `_pinned`
+        self._pinned: list[owned.Pinned] = []
+
+    def run(self, graph: int, rows: Rows) -> Outcome:
+        self._inbox.set_rows(rows)
+        num_outputs = len(rows.output_row)
+        return self._inbox.outcome(num_outputs, self._pass(graph, rows.block_table, num_outputs))
+
+    def commit(self, graph: int, moves: Moves) -> float:
+        self._inbox.set_moves(moves)
+        return self._pass(graph, moves.block_table, 0)
+
+    def logits(self, output: int) -> np.ndarray:
+        """fp32 [V] of output row `output` of the last pass, copied when it is first asked for."""
+        if output not in self._rows:
+            nbytes = self._logits.nbytes // self._logits.shape[0]
+            if len(self._pinned) == len(self._rows):
+                self._pinned.append(owned.pinned(self._stack, self._driver, nbytes))
+            buffer = self._pinned[len(self._rows)]
+            source = self._address + self._logits.offset + output * nbytes
+            self._driver.to_host(buffer.address, source, nbytes, self._stream)
+            self._driver.synchronize(self._stream)
+            self._rows[output] = buffer.array.view(self._logits.dtype)
+        return self._rows[output]
+
+    def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int) -> float:
+        """Milliseconds from the first copy to the end of the last."""
+        self._rows.clear()
+        driver, stream, host, device = self._driver, self._stream, self._host.address, self._address
+        start = time.perf_counter()
+        nbytes = self._told_bytes if self._inbox.set_table(block_table) else self._inbox_bytes
+        driver.to_device(device, host, nbytes, stream)
+        driver.launch(graph, stream)
+        if num_outputs:
+            place, end = self._argmax.offset, self._gap.offset + 4 * num_outputs
+            driver.to_host(host + place, device + place, end - place, stream)
+        driver.synchronize(stream)
+        return (time.perf_counter() - start) * 1e3

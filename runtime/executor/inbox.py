@@ -1,0 +1,75 @@
+"""The host's side of `io`: writes rows, moves and block tables of a pass, reads what it gives back.
+
+Between two passes the caches hold weights, not Python: what a round touches is what it costs. So rows are written
+through plain views, and block tables only when they have changed. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tandem.keys import MAX_TREE_ROWS
+from tandem.runtime.executor.base import Moves, Outcome, Rows
+
+
+class Inbox:
+    """Fields of `io` by name, as `IoLayout.views` gives them; `logits` is not needed."""
+
+    def __init__(self, fields: dict[str, np.ndarray]) -> None:
+        views = {name: memoryview(field.reshape(-1).data) for name, field in fields.items() if name != "logits"}
+        self._counts, self._output_row, self._ancestor = views["counts"], views["output_row"], views["ancestor"]
+        self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
+        self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
+        self._argmax, self._gap = views["argmax"], views["gap"]
+        self._block_table = fields["block_table"]
+        self._table: np.ndarray | None = None
+
+    def set_rows(self, rows: Rows) -> None:
+        """ValueError where they are more than a pass takes."""
+        self._set_counts(len(rows.token), len(rows.output_row), 0)
+        for view, values in zip(
+            self._row_views, (rows.token, rows.position, rows.lane, rows.slot, rows.prefix), strict=True
+        ):
+            _put(view, values)
+        _put(self._output_row, rows.output_row)
+        for row, line in enumerate(rows.ancestor or ()):
+            _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
+
+    def set_moves(self, moves: Moves) -> None:
+        self._set_counts(0, 0, len(moves.lane))
+        for view, values in zip(self._move_views, (moves.lane, moves.source, moves.target), strict=True):
+            _put(view, values)
+
+    def set_table(self, block_table: np.ndarray) -> bool:
+        """Whether `block_table` [L, B] is another than the last one, and so was written."""
+        if block_table is self._table:
+            return False
+        lanes, blocks = block_table.shape
+        self._block_table[:lanes, :blocks] = block_table
+        self._table = block_table
+        return True
+
+    def outcome(self, num_outputs: int, ms: float) -> Outcome:
+        """What a pass that took `ms` gave back."""
+        return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms)
+
+    def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
+        counts = self._counts
+        counts[0], counts[1], counts[2] = rows, outputs, moves
+
+
+def _put(view: memoryview, values: Sequence[int]) -> None:
+    """Writes int32 `values` to the start of `view`; ValueError when they are too many."""
+    if len(values) == 1:
+        view[0] = values[0]
+    else:
+        view[: len(values)] = array("i", values)
+
+
+def _take(view: memoryview, count: int) -> list[Any]:
+    """The first `count` values of `view`."""
+    return [view[0]] if count == 1 else view[:count].tolist()
