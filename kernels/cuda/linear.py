@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tandem.kernels.cuda.launch import Work, kernel, work
-from tandem.kernels.cuda.linear_tiles import LINE, chunk_tiles, few_tiles, is_few
+from tandem.kernels.cuda.launch import Work, kernel
+from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, Matrix, chunk_tiles, few_tiles
 from tandem.kernels.cuda.order import begin
 
 
@@ -207,29 +207,7 @@ def linear_work(
 
     `itemsize` is bytes per weight (2 is bf16, 4 is fp32); strides in elements.
     """
-    shape = {"N": n, "K": k, "X_STRIDE": x_stride, "Y_STRIDE": y_stride, "GATED": gated}
-    if is_few(rows):
-        few = few_tiles(n, k, rows, gated, itemsize)
-        lines = min(few.prefetch, k * itemsize) // LINE
-        return "linear", work(
-            (-(-n // few.bn),),
-            num_warps=few.num_warps,
-            num_stages=few.num_stages,
-            BM=few.bm,
-            BN=few.bn,
-            BK=few.bk,
-            WEIGHT_LEFT=few.weight_left,
-            PREFETCH=LINE * (1 << lines.bit_length() - 1) if lines else 0,
-            **shape,
-        )
-    tile = chunk_tiles(n, rows, gated, itemsize)
-    return "linear_chunk", work(
-        (-(-rows // tile.bm) * -(-n // tile.bn),),
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        BM=tile.bm,
-        BN=tile.bn,
-        BK=tile.bk,
-        GROUP=tile.group,
-        **shape,
-    )
+    matrix = Matrix(n, k, gated, itemsize, x_stride, y_stride)
+    if rows <= MAX_FEW_ROWS:
+        return "linear", few_tiles(matrix, rows).work(matrix)
+    return "linear_chunk", chunk_tiles(matrix, rows).work(matrix, rows)

@@ -7,9 +7,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tandem.kernels.cuda.launch import Constant, Work, work
+
 LINE = 128
 """Bytes that L2 fetches at once."""
 MAX_FEW_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A linear: y width `n`, `k` inputs, bytes per weight, and elements from row to row of x and y."""
+
+    n: int
+    k: int
+    gated: bool
+    itemsize: int
+    x_stride: int
+    y_stride: int
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """The kernels' constants that no tile decides."""
+        return {
+            "N": self.n,
+            "K": self.k,
+            "X_STRIDE": self.x_stride,
+            "Y_STRIDE": self.y_stride,
+            "GATED": self.gated,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +49,21 @@ class FewTiles:
     weight_left: bool
     prefetch: int
 
+    def work(self, matrix: Matrix) -> Work:
+        """Work of `linear`: a program per bn columns."""
+        lines = min(self.prefetch, matrix.k * matrix.itemsize) // LINE
+        return work(
+            (-(-matrix.n // self.bn),),
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            BM=self.bm,
+            BN=self.bn,
+            BK=self.bk,
+            WEIGHT_LEFT=self.weight_left,
+            PREFETCH=LINE << lines.bit_length() - 1 if lines else 0,
+            **matrix.constants,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkTiles:
@@ -36,28 +76,38 @@ class ChunkTiles:
     num_stages: int
     group: int
 
+    def work(self, matrix: Matrix, rows: int) -> Work:
+        """Work of `linear_chunk` over `rows` rows: a program per tile of y."""
+        return work(
+            (-(-rows // self.bm) * -(-matrix.n // self.bn),),
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            BM=self.bm,
+            BN=self.bn,
+            BK=self.bk,
+            GROUP=self.group,
+            **matrix.constants,
+        )
 
-def is_few(rows: int) -> bool:
-    """Whether `linear` takes a bucket of `rows` rows, or `linear_chunk`."""
-    return rows <= MAX_FEW_ROWS
 
-
-def few_tiles(n: int, k: int, rows: int, gated: bool, itemsize: int) -> FewTiles:
-    """Tiles for a weight of y width `n` and `k` inputs, for at most `rows` rows."""
+def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
+    """Tiles of `linear` for a bucket of `rows` rows, at most MAX_FEW_ROWS."""
     bm = 32 if rows > 16 else 16
-    if itemsize == 4:
+    if matrix.itemsize == 4:
         return FewTiles(bm, 16, 64, num_warps=4, num_stages=3, weight_left=False, prefetch=512)
-    if n * k < 1 << 21:
+    if matrix.n * matrix.k < 1 << 21:
         return FewTiles(bm, 16, 256, num_warps=4, num_stages=3, weight_left=False, prefetch=1024)
-    if gated:
+    if matrix.gated:
         return FewTiles(bm, 64, 64, num_warps=4, num_stages=4, weight_left=True, prefetch=512)
     return FewTiles(bm, 64, 128, num_warps=4, num_stages=5, weight_left=True, prefetch=1024)
 
 
-def chunk_tiles(n: int, rows: int, gated: bool, itemsize: int) -> ChunkTiles:
-    """Tiles for a weight of y width `n`, for a prefill chunk of `rows` rows."""
-    if itemsize == 4:
-        return ChunkTiles(32, 32 if gated else 64, 32, num_warps=8, num_stages=2, group=16)
-    if n < 4096 or rows < 512:
+def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
+    """Tiles of `linear_chunk` for a prefill chunk of `rows` rows."""
+    if matrix.itemsize == 4:
+        return ChunkTiles(32, 32 if matrix.gated else 64, 32, num_warps=8, num_stages=2, group=16)
+    if matrix.n < 4096 or rows < 512:
         return ChunkTiles(64, 64, 64, num_warps=4, num_stages=4, group=16)
-    return ChunkTiles(128, 128 if gated else 256, 64, num_warps=8, num_stages=4 if gated else 3, group=16)
+    if matrix.gated:
+        return ChunkTiles(128, 128, 64, num_warps=8, num_stages=4, group=16)
+    return ChunkTiles(128, 256, 64, num_warps=8, num_stages=3, group=16)

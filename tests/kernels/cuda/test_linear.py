@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.linear import linear_work
+from tandem.kernels.cuda.linear_tiles import ChunkTiles, FewTiles, Matrix
 from tests.kernels.cuda.chain import chained_dots
 from tests.kernels.cuda.interpreter import interpreted, run
 
@@ -46,7 +45,7 @@ def _call(
     *,
     gated: bool = False,
     dtype: torch.dtype = FP32,
-    tiles: dict[str, int | bool] | None = None,
+    tiles: FewTiles | ChunkTiles | None = None,
 ) -> Tensor:
     """y of a pass of `rows` rows with x in its first ones; all around x, weight and y is NaN, and stays so in y."""
     (count, k), n = x.shape, weight.shape[0] // (1 + gated)
@@ -57,8 +56,11 @@ def _call(
     held[: weight.numel()] = weight.flatten()
     y = torch.full((rows, y_stride), torch.nan, dtype=dtype)
     name, work = linear_work(n, k, rows, gated, weight.itemsize, x_stride, y_stride)
-    if tiles:
-        work = _retiled(work, n, rows, tiles)
+    matrix = Matrix(n, k, gated, weight.itemsize, x_stride, y_stride)
+    if isinstance(tiles, FewTiles):
+        name, work = "linear", tiles.work(matrix)
+    elif tiles:
+        name, work = "linear_chunk", tiles.work(matrix, rows)
     run(
         getattr(interpreted("linear"), name),
         work,
@@ -71,13 +73,6 @@ def _call(
     assert y[count:].isnan().all()
     assert y[:, n:].isnan().all()
     return y[:count, :n]
-
-
-def _retiled(work: Work, n: int, rows: int, tiles: dict[str, int | bool]) -> Work:
-    constants = dict(work.constants)
-    constants |= {name: size for name, size in tiles.items() if name in constants}
-    row_tiles = -(-rows // constants["BM"]) if "GROUP" in constants else 1
-    return replace(work, grid=(row_tiles * -(-n // constants["BN"]), 1, 1), constants=tuple(constants.items()))
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])
@@ -137,25 +132,33 @@ def test_a_row_has_its_bits_in_every_bucket_at_every_place(dtype: torch.dtype, g
         assert torch.equal(y[count - 3 :], alone), rows
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    n=st.integers(1, 40),
-    k=st.integers(1, 80),
-    rows=st.sampled_from([1, 8, 32, 64]),
+FEW = st.builds(
+    FewTiles,
+    bm=st.sampled_from([16, 32]),
     bn=st.sampled_from([8, 16, 32]),
     bk=st.sampled_from([16, 32, 64]),
+    num_warps=st.just(4),
+    num_stages=st.just(3),
     weight_left=st.booleans(),
-    group=st.sampled_from([1, 2, 3, 16]),
-    gated=st.booleans(),
+    prefetch=st.just(0),
 )
-def test_no_tile_moves_a_bit(
-    n: int, k: int, rows: int, bn: int, bk: int, weight_left: bool, group: int, gated: bool
-) -> None:
+CHUNK = st.builds(
+    ChunkTiles,
+    bm=st.sampled_from([8, 16, 32]),
+    bn=st.sampled_from([8, 16, 32]),
+    bk=st.sampled_from([16, 32, 64]),
+    num_warps=st.just(4),
+    num_stages=st.just(3),
+    group=st.sampled_from([1, 2, 3, 16]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 40), k=st.integers(1, 80), rows=st.integers(1, 50), gated=st.booleans(), tiles=FEW | CHUNK)
+def test_no_tile_moves_a_bit(n: int, k: int, rows: int, gated: bool, tiles: FewTiles | ChunkTiles) -> None:
+    rows = min(rows, tiles.bm) if isinstance(tiles, FewTiles) else rows
     with chained_dots():
         x, weight = _random(rows, k, dtype=BF16), _random(n * (1 + gated), k, dtype=BF16)
-        tiles = {"BN": bn, "BK": bk, "WEIGHT_LEFT": weight_left, "GROUP": group}
-        if rows > 32:
-            tiles["BM"] = 16
         usual = torch.cat([_call(part, weight, None, 32, gated=gated) for part in x.split(32)])
         assert torch.equal(_call(x, weight, None, rows, gated=gated, tiles=tiles), usual)
 
