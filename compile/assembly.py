@@ -133,8 +133,11 @@ class Assembly:
         return Program(kernels, sizes, launches, np.array(params, PARAM))
 
     def plan_scratch(self, waits: Sequence[bool]) -> int:
-        """Gives every buffer its offset; bytes in all. First fit in order of birth. A buffer's bytes are free again behind the first barrier after its last
-        launch, so that no barrier is needed for the sake of memory alone."""
+        """Gives every buffer its offset and returns the bytes in all: first fit in order of birth.
+
+        A buffer's bytes are free again behind the first barrier after its last launch, so that no barrier is needed
+        for the sake of memory alone.
+        """
         stages = list(accumulate(waits))
         last: dict[Buffer, int] = {}
         for stage, launch in zip(stages, self._launches, strict=True):

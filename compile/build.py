@@ -13,33 +13,18 @@ from typing import Any
 
 from tandem.artifacts import layout
 from tandem.artifacts.geometry import GeometryRecord
-from tandem.artifacts.manifest import (
-    Draft,
-    EntryRecord,
-    Host,
-    Manifest,
-    PriceFacts,
-    ProofSummary,
-    TokenizerFacts,
-    Validity,
-)
-from tandem.artifacts.program import encode
+from tandem.artifacts.manifest import Draft, Manifest, ProofSummary, TokenizerFacts
 from tandem.artifacts.quality import Quality
-from tandem.artifacts.weights import MappedWeights
 from tandem.artifacts.writer import BundleWriter
 from tandem.compile import report
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.cpu.composer import CpuComposer
 from tandem.compile.examine import Staged, examine
 from tandem.compile.gate import limits
-from tandem.compile.gate.measure import measure_quality, write_reference
+from tandem.compile.gate.measure import measure_quality
 from tandem.compile.plan import Plan
 from tandem.compile.progress import Progress
-from tandem.compile.store import write_weights
+from tandem.compile.target import Staging
 from tandem.compile.tokenizer import quick_text
-from tandem.device import ISA_FLAGS, this_machine
-from tandem.kernels.build import library_build, read_signatures
-from tandem.keys import Kind
 
 
 def build_bundle(
@@ -52,19 +37,20 @@ def build_bundle(
     with BundleWriter(target, replace=replace) as writer:
         writer.add(layout.TOKENIZER, quick_text(checkpoint.tokenizer_json, plan.name).encode())
         with TemporaryDirectory(dir=writer.path(layout.WEIGHTS).parent) as scratch:
-            staged, reference = _stage(writer, plan, checkpoint, Path(scratch), progress)
+            staging = plan.target.stage(writer, plan, checkpoint, Path(scratch), progress)
             quality = None
-            if reference is not None:
+            if staging.reference is not None:
+                assert isinstance(staging.staged, Staged), "low-bit profiles are the CPU's"
                 progress.stage("quality", 25)
                 quality = measure_quality(
-                    plan, checkpoint, staged, reference, lambda step: progress.advance(0.05, step)
+                    plan, checkpoint, staging.staged, staging.reference, lambda step: progress.advance(0.05, step)
                 )  # there are about 500
                 if not accept_quality:
                     limits.require(quality, plan.profile.name)
 
         progress.stage("proof and prices", 40 if quality else 65)
-        found = examine(staged, lambda step: progress.advance(0.5, step))  # there are about 100
-        prices = {**found["prices"], "measured": _measured()}
+        found = examine(staging.staged, lambda step: progress.advance(0.5, step))  # there are about 100
+        prices = {**found["prices"], "measured": _measured(plan)}
         writer.add(layout.PRICES, _json(prices))
         writer.add(layout.PROOF, _json(found["proof"]))
         writer.add(layout.ORACLE, _json(found["oracle"]))
@@ -72,51 +58,12 @@ def build_bundle(
         writer.add(layout.STAIRCASE, report.staircase(prices).encode())
 
         progress.stage("seal", 5)
-        return writer.publish(_draft(plan, checkpoint, found["proof"], quality))
+        return writer.publish(_draft(plan, checkpoint, staging, found["proof"], quality))
 
 
-def _stage(
-    writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
-) -> tuple[Staged, Path | None]:
-    """Weights, library and programs in the bundle, and where the reference's weights lie if the profile is low-bit.
-
-    The compilers of the library run while weights are written. What they make lies in `scratch`, as the reference does.
-    """
-    weights = writer.path(layout.WEIGHTS)
-    reference = None
-    with library_build(plan.isa, scratch / "library.so") as finish:
-        progress.stage(f"weights, and kernels for {plan.isa}", 25)
-        write_weights(
-            plan.spec,
-            plan.profile,
-            checkpoint,
-            weights,
-            context_length=plan.geometry.context_length,
-            advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
-        )
-        if plan.profile.low_bit:
-            reference = write_reference(plan, checkpoint, scratch)
-        sha256 = writer.add_kernel(finish().read_bytes())
-    library = writer.path(layout.kernel_file(sha256))
-
-    progress.stage("programs", 5)
-    programs = _add_programs(writer, plan, weights, library)
-    return Staged(plan.geometry, weights, library, programs, this_machine().cores), reference
-
-
-def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path) -> dict[Kind, Path]:
-    composer = CpuComposer(
-        plan.spec, plan.profile, plan.geometry, MappedWeights(weights), read_signatures(library), library.stem
-    )
-    paths = {}
-    for kind in plan.entries:
-        paths[kind] = writer.path(layout.program_file(kind.value))
-        paths[kind].write_bytes(encode(composer.program(kind)))
-    return paths
-
-
-def _draft(plan: Plan, checkpoint: Checkpoint, proof: dict[str, Any], quality: Quality | None) -> Draft:
-    machine = this_machine()
+def _draft(
+    plan: Plan, checkpoint: Checkpoint, staging: Staging, proof: dict[str, Any], quality: Quality | None
+) -> Draft:
     return Draft(
         name=plan.name,
         family=plan.spec.family,
@@ -124,31 +71,22 @@ def _draft(plan: Plan, checkpoint: Checkpoint, proof: dict[str, Any], quality: Q
         device=plan.device,
         arithmetic="exact",
         geometry=GeometryRecord.of(plan.geometry),
-        entries=tuple(
-            EntryRecord(
-                kind=kind, context_class=0, rows=0, part="whole", program=layout.program_file(kind.value), sha256=""
-            )
-            for kind in plan.entries
-        ),
+        entries=staging.entries,
         tokenizer=TokenizerFacts(
             chat_template=checkpoint.chat_template,
             bos_token=checkpoint.bos_token,
             eos_token=checkpoint.eos_token,
             stop_ids=checkpoint.stop_ids,
         ),
-        host=Host(
-            validity=Validity(arch=machine.arch, isa_level=plan.isa, flags=ISA_FLAGS[plan.isa], abi=machine.abi),
-            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
-        ),
+        host=plan.target.host(),
         proof=ProofSummary(cases=proof["cases"], differing=proof["differing"]),
         quality=quality,
         resolved=plan.resolved,
     )
 
 
-def _measured() -> str:
-    machine = this_machine()
-    return f"{datetime.now(UTC):%Y-%m-%d} on {machine.product}, {machine.cores} cores, least of several"
+def _measured(plan: Plan) -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d} on {plan.target.product}, least of several"
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ from tandem.errors import LoweringError
 
 COUNTS = {"rows": 0, "outputs": 1, "moves": 2}
 TRACED = {ROWS: "rows", OUTPUTS: "outputs", MOVES: "moves"}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "int32": 4}
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "int32"}
 
 Rule = Callable[["Lowering", Node], None]
@@ -100,15 +101,24 @@ class Lowering:
             meta = meta[index]
             key = next((user for user in node.users if user.args[1] == index), (node, index))
         if key not in self._values:
-            self._values[key] = self._scratch(tuple(meta.shape), meta.dtype)
+            shape = tuple(meta.shape)
+            if shape[0] not in TRACED or meta.dtype not in DTYPES:
+                raise self.refusal(f"makes {meta.dtype} {list(shape)}; programs are made of fp32 and int32 rows")
+            self._values[key] = self.scratch(shape, self.stored(key, DTYPES[meta.dtype]))
         return self._values[key]
 
-    def _scratch(self, shape: tuple[int, ...], dtype: torch.dtype) -> Operand:
-        if shape[0] not in TRACED or dtype not in DTYPES:
-            raise self.refusal(f"makes {dtype} {list(shape)}; programs are made of fp32 and int32 rows")
+    def stored(self, value: Any, dtype: str) -> str:
+        """The type in which a value of `dtype` is kept in scratch; a device may round what its kernels round anyway.
+
+        `value` is its node, or anything else where nobody reads it.
+        """
+        return dtype
+
+    def scratch(self, shape: tuple[int, ...], dtype: str) -> Operand:
+        """A new buffer for a value of the traced shape `shape`, with room for the most rows a pass may have."""
         count, width = TRACED[shape[0]], prod(shape[1:])
-        buffer = Buffer(self.most[count] * width * 4)
-        return Operand(buffer, 0, buffer.nbytes, shape, width, count, DTYPES[dtype])
+        buffer = Buffer(self.most[count] * width * ITEM_BYTES[dtype])
+        return Operand(buffer, 0, buffer.nbytes, shape, width, count, dtype)
 
     def count(self, of: Operand) -> Operand:
         """The io field that holds how many rows `of` has."""

@@ -13,22 +13,16 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import VERSION
 from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.cpu.composer import geometry as bundle_geometry
-from tandem.compile.cpu.panels import stored_bytes
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
-from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
 from tandem.compile.sources import source_digests
+from tandem.compile.store import weight_bytes
+from tandem.compile.target import Target
 from tandem.compile.tools import environment, tool_versions
-from tandem.device import ISA_FLAGS, Machine, this_machine
 from tandem.errors import CompileError, UsageError
-from tandem.kernels import build
 from tandem.keys import Kind
 
-MAX_ROWS = 128
-"""Rows of the largest prefill chunk: scratch for them stays in the second-level cache."""
-MAX_LANES = 8
 MIN_CONTEXT, MAX_PLANNED_CONTEXT = 64, 131_072
 """The shortest context a bundle is made for, and the longest unless asked for more."""
 
@@ -40,7 +34,7 @@ class Plan:
     name: str
     spec: LlamaSpec
     profile: Profile
-    isa: str
+    target: Target
     geometry: Geometry
     entries: tuple[Kind, ...]
     weight_bytes: int
@@ -48,7 +42,7 @@ class Plan:
 
     @property
     def device(self) -> str:
-        return f"cpu-{self.isa}"
+        return self.target.device
 
     def summary(self) -> dict[str, Any]:
         """What `--dry-run` prints."""
@@ -70,29 +64,39 @@ class Plan:
 def make_plan(
     checkpoint: Checkpoint, digest: str, *, name: str, profile: str, device: str, context_length: int | None
 ) -> Plan:
-    """Settles a plan. `digest` is the checkpoint's, `device` is `auto`, `cpu` or such as `cpu-x86-64-v3`.
+    """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes.
     """
-    spec, chosen, isa = resolve(checkpoint.config), find_profile(profile), _isa(device, this_machine())
+    spec, chosen, target = resolve(checkpoint.config), find_profile(profile), find_target(device)
+    target.require(chosen)
     context = _context(spec, context_length)
-    geometry = bundle_geometry(spec, chosen, context, max_rows=min(MAX_ROWS, context), max_lanes=MAX_LANES)
-    shapes = {name: source.shape for name, source in weight_sources(spec).items()}
-    nbytes = sum(stored_bytes(shape, chosen.format(name, shape)) for name, shape in shapes.items())
+    geometry = target.geometry(spec, chosen, context)
     resolved = Resolved(
         checkpoint=digest,
         spec=asdict(spec),
         profile={field.name: _plain(getattr(chosen, field.name)) for field in fields(chosen)},
-        device=f"cpu-{isa}",
+        device=target.device,
         geometry=GeometryRecord.of(geometry),
         entries=tuple(Kind),
-        flags=(*build.FLAGS, *build.isa_flags(isa)),
+        flags=target.flags,
         program_version=VERSION,
         sources=source_digests(),
-        tools=tool_versions(),
+        tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    return Plan(name, spec, chosen, isa, geometry, tuple(Kind), nbytes, resolved)
+    return Plan(name, spec, chosen, target, geometry, tuple(Kind), weight_bytes(spec, chosen, target.layout), resolved)
+
+
+def find_target(device: str) -> Target:
+    """The device to compile for; `auto` is this machine's CPU. UsageError for one that cannot be proved here."""
+    if device.partition("-")[0] == "cuda":
+        from tandem.compile.cuda.target import CudaTarget
+
+        return CudaTarget.find(device)
+    from tandem.compile.cpu.target import CpuTarget
+
+    return CpuTarget.find("cpu" if device == "auto" else device)
 
 
 def _plain(value: object) -> object:
@@ -107,16 +111,3 @@ def _context(spec: LlamaSpec, wanted: int | None) -> int:
     if most < MIN_CONTEXT:
         raise CompileError(f"max_position_embeddings = {most}; a bundle holds at least {MIN_CONTEXT} tokens")
     return wanted or min(most, MAX_PLANNED_CONTEXT)
-
-
-def _isa(device: str, machine: Machine) -> str:
-    """The ISA level to compile for: this machine's, or a lower one by name."""
-    isa = machine.isa_level if device in ("auto", "cpu") else device.removeprefix("cpu-")
-    if not device.startswith(("cpu", "auto")) or isa not in ISA_FLAGS:
-        raise UsageError(f"--device {device}: this build knows cpu and {', '.join(f'cpu-{i}' for i in ISA_FLAGS)}")
-    if missing := machine.missing_flags(ISA_FLAGS[isa]):
-        raise UsageError(
-            f"--device {device}: this CPU lacks {', '.join(missing)}, so the entries cannot be proved here; "
-            f"use --device {machine.device}"
-        )
-    return isa

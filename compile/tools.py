@@ -27,18 +27,31 @@ VARIABLES = (
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions by name; of the C++ compiler also the file's sha256, since a wrapper gives the version of another."""
+    """Versions by name of what every build uses."""
+    return {
+        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
+        "python": platform.python_version(),
+        "tandem": __version__,
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def compiler_versions() -> dict[str, str]:
+    """Of the C++ compiler and its parts; also the compiler file's sha256, since a wrapper gives another's version."""
     cxx = build.compiler()
     return {
         "assembler": _part_version(cxx, "as"),
         "compiler": build.compiler_version(cxx),
         "compiler_sha256": sha256_file(Path(cxx)),
-        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
         "linker": _part_version(cxx, "ld"),
-        "python": platform.python_version(),
-        "tandem": __version__,
-        **{name: version(name) for name in PACKAGES},
     }
+
+
+def triton_versions() -> dict[str, str]:
+    """Of Triton, and the sha256 of the assembler that it runs."""
+    from triton import knobs
+
+    return {"triton": version("triton"), "ptxas_sha256": sha256_file(Path(knobs.nvidia.ptxas.path))}
 
 
 def environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tandem.artifacts.program import Program, decode, encode
 from tandem.artifacts.weights import MappedWeights
+from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
@@ -55,7 +56,9 @@ def stage(
 ) -> Staged:
     """Writes weights into `folder` and composes the programs of `kinds`, each once through its file format."""
     spec, chosen = resolve(config), find_profile(profile)
-    write_weights(spec, chosen, tensors, folder / f"{profile}.safetensors", context_length=context_length)
+    write_weights(
+        spec, chosen, tensors, folder / f"{profile}.safetensors", layout=panels, context_length=context_length
+    )
     weights = MappedWeights(folder / f"{profile}.safetensors")
     sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes)
     composer = CpuComposer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)

@@ -1,66 +1,20 @@
-"""One rule per operator: which kernel of the C++ library it becomes. Views and slices are resolved to strides.
+"""One rule per operator: which kernel of the C++ library it becomes.
 
 Knows no model. A rule refuses what its kernel would compute differently.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from dataclasses import replace
-from math import prod
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from tandem.compile.assembly import Operand
 from tandem.compile.lowering import Lowering, Rule
+from tandem.compile.views import VIEWS, arguments, registrar, width
 
-RULES: dict[Any, Rule] = {}
-
-
-def rule(*targets: Any) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(targets, function))
-        return function
-
-    return register
-
-
-def _arguments(node: Node, *defaults: Any) -> list[Any]:
-    """A node's arguments, those left out at the end taken from `defaults`."""
-    return [*node.args, *defaults[len(node.args) :]]
-
-
-def _width(x: Operand) -> int:
-    return prod(x.shape[1:])
-
-
-@rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
-def _view(low: Lowering, node: Node) -> None:
-    x, shape = low.rows(node.args[0]), tuple(node.meta["val"].shape)
-    if shape[0] != x.shape[0]:
-        raise low.refusal(f"a view from {x.shape} to {shape} mixes rows; keep the first dimension")
-    low.alias(node, replace(x, shape=shape))
-
-
-@rule(torch.ops.aten.slice.Tensor)
-def _slice(low: Lowering, node: Node) -> None:
-    value, dim, start, _, step = _arguments(node, None, 0, None, None, 1)
-    x, shape = low.rows(value), tuple(node.meta["val"].shape)
-    if shape == x.shape:
-        return low.alias(node, x)
-    if dim not in (1, -1) or len(x.shape) != 2 or step != 1:
-        raise low.refusal("only plain slices of a row's columns have a lowering")
-    first = slice(start, None).indices(x.shape[1])[0]
-    low.alias(node, replace(x, shape=shape, offset=x.offset + 4 * first))
-
-
-@rule(operator.getitem)
-def _getitem(low: Lowering, node: Node) -> None:
-    source, index = _arguments(node)
-    low.alias(node, low.result(source, index))
+RULES: dict[Any, Rule] = dict(VIEWS)
+rule = registrar(RULES)
 
 
 @rule(torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor)
@@ -71,7 +25,7 @@ def _binary(low: Lowering, node: Node) -> None:
     y, name = low.result(node), "add" if node.target is torch.ops.aten.add.Tensor else "mul"
     low.assembly.launch(
         name, count=low.count(x), x=x, x_stride=x.stride, z=z, z_stride=z.stride, y=y, y_stride=y.stride,
-        width=_width(x),
+        width=width(x),
     )  # fmt: skip
 
 
@@ -98,22 +52,22 @@ def _linear(low: Lowering, node: Node) -> None:
 
 @rule(torch.ops.tandem.rms_norm.default)
 def _rms_norm(low: Lowering, node: Node) -> None:
-    value, scale, eps = _arguments(node)
+    value, scale, eps = arguments(node)
     x, weight, y = low.rows(value), low.weight(scale), low.result(node)
     low.assembly.launch(
         "rms_norm", count=low.count(x), x=x, x_stride=x.stride, weight=weight, y=y, y_stride=y.stride,
-        groups=_width(x) // x.shape[-1], width=x.shape[-1], eps=float(eps),
+        groups=width(x) // x.shape[-1], width=x.shape[-1], eps=float(eps),
     )  # fmt: skip
 
 
 @rule(torch.ops.tandem.add_rms_norm.default)
 def _add_rms_norm(low: Lowering, node: Node) -> None:
-    first, second, scale, eps = _arguments(node)
+    first, second, scale, eps = arguments(node)
     x, delta, weight = low.rows(first), low.rows(second), low.weight(scale)
     total, y = low.result(node, 0), low.result(node, 1)
     low.assembly.launch(
         "add_rms_norm", count=low.count(x), x=x, x_stride=x.stride, delta=delta, delta_stride=delta.stride,
-        weight=weight, sum=total, sum_stride=total.stride, y=y, y_stride=y.stride, width=_width(x),
+        weight=weight, sum=total, sum_stride=total.stride, y=y, y_stride=y.stride, width=width(x),
         eps=float(eps),
     )  # fmt: skip
 
@@ -139,7 +93,7 @@ def _kv_write(low: Lowering, node: Node) -> None:
 
 @rule(torch.ops.tandem.attention.default)
 def _attention(low: Lowering, node: Node) -> None:
-    *tensors, scale, tree = _arguments(node)
+    *tensors, scale, tree = arguments(node)
     q, k_cache, v_cache, position, lane, prefix, ancestor, block_table = map(low.operand, tensors)
     y = low.result(node)
     low.assembly.launch(
@@ -153,7 +107,7 @@ def _attention(low: Lowering, node: Node) -> None:
 @rule(torch.ops.tandem.swiglu.default)
 def _swiglu(low: Lowering, node: Node) -> None:
     x, y = low.rows(node.args[0]), low.result(node)
-    low.assembly.launch("swiglu", count=low.count(x), x=x, x_stride=x.stride, y=y, y_stride=y.stride, width=_width(y))
+    low.assembly.launch("swiglu", count=low.count(x), x=x, x_stride=x.stride, y=y, y_stride=y.stride, width=width(y))
 
 
 @rule(torch.ops.tandem.gather_rows.default)
@@ -161,7 +115,7 @@ def _gather_rows(low: Lowering, node: Node) -> None:
     x, row = low.rows(node.args[0]), low.operand(node.args[1])
     y = low.result(node)
     low.assembly.launch(
-        "gather_rows", count=low.count(y), x=x, x_stride=x.stride, row=row, y=y, y_stride=y.stride, width=_width(x)
+        "gather_rows", count=low.count(y), x=x, x_stride=x.stride, row=row, y=y, y_stride=y.stride, width=width(x)
     )
 
 
@@ -170,7 +124,7 @@ def _argmax_gap(low: Lowering, node: Node) -> None:
     logits = low.rows(node.args[0])
     low.assembly.launch(
         "argmax_gap", count=low.count(logits), logits=logits, logits_stride=logits.stride,
-        argmax=low.result(node, 0), gap=low.result(node, 1), width=_width(logits),
+        argmax=low.result(node, 0), gap=low.result(node, 1), width=width(logits),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from tandem.artifacts.program import encode
 from tandem.artifacts.quality import Quality
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.examine import Staged, converse
 from tandem.compile.gate import limits
@@ -31,7 +32,7 @@ def write_reference(plan: Plan, checkpoint: Checkpoint, folder: Path) -> Path:
     """Writes the checkpoint's weights in the reference profile into `folder`; 4 bytes a parameter."""
     path = folder / "reference.safetensors"
     profile = find_profile(limits.REFERENCE)
-    write_weights(plan.spec, profile, checkpoint, path, context_length=plan.geometry.context_length)
+    write_weights(plan.spec, profile, checkpoint, path, layout=panels, context_length=plan.geometry.context_length)
     return path
 
 

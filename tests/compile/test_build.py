@@ -16,6 +16,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile import build
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.cpu import target
 from tandem.compile.examine import Staged
 from tandem.compile.gate.limits import record
 from tandem.compile.plan import Plan, make_plan
@@ -123,8 +124,8 @@ def failing(error: BaseException) -> Callable[..., object]:
     [
         ("write_weights", CheckpointError("a tensor is missing")),
         ("write_weights", KeyboardInterrupt()),
-        ("library_build", CompileError("no compiler")),
-        ("read_signatures", OSError(28, "No space left on device")),
+        ("build.library_build", CompileError("no compiler")),
+        ("build.read_signatures", OSError(28, "No space left on device")),
         ("CpuComposer", LoweringError("no CPU lowering for operator aten.softmax")),
         ("examine", ProofError("1 of 3 comparisons differ")),
         ("examine", KeyboardInterrupt()),
@@ -140,7 +141,10 @@ def test_a_fault_in_any_step_leaves_nothing(
     step: str,
     error: BaseException,
 ) -> None:
-    monkeypatch.setattr(build, step, failing(error))
+    place: object = build if hasattr(build, step) else target
+    for part in step.split(".")[:-1]:
+        place = getattr(place, part)
+    monkeypatch.setattr(place, step.split(".")[-1], failing(error))
     with pytest.raises(type(error)):
         build.build_bundle(plan, checkpoint, tmp_path / "b", replace=False, progress=Progress(quiet=True))
     assert list(tmp_path.iterdir()) == []

@@ -21,13 +21,14 @@ from tandem.compile import plan as door
 from tandem.compile import sources, tools
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cli import command
+from tandem.compile.cpu import target as cpu
 from tandem.compile.plan import Plan, make_plan
 from tandem.kernels import build as kernels
 from tests.tiny import make_checkpoint
 
 INERT_PLAN_FIELDS = {
     "name": "a label of the bundle; content_id covers it",
-    "isa": "resolved as device",
+    "target": "told by `device` and `flags`",
     "weight_bytes": "follows from spec and profile",
     "resolved": "what is hashed",
 }
@@ -163,20 +164,27 @@ def test_every_field_of_spec_profile_and_geometry_moves_it(
     ]
     ids = []
     # Impossible sizes are not planned: only what the plan records of them is asked for here.
-    monkeypatch.setattr(door, "weight_sources", lambda spec: {})
-    monkeypatch.setattr(door, "tool_versions", lambda: made.resolved.tools)
-    for name, values in (("resolve", specs), ("find_profile", profiles), ("bundle_geometry", geometries)):
+    monkeypatch.setattr(door, "weight_bytes", lambda *_: 0)
+    _same_tools(monkeypatch, made)
+    places = (door, "resolve", specs), (door, "find_profile", profiles), (cpu, "geometry", geometries)
+    for module, name, values in places:
         for value in values:
             with monkeypatch.context() as patch:
-                if name != "bundle_geometry":
-                    patch.setattr(door, "bundle_geometry", lambda *_, **__: made.geometry)
-                patch.setattr(door, name, lambda *_, value=value, **__: value)
+                if name != "geometry":
+                    patch.setattr(cpu, "geometry", lambda *_, **__: made.geometry)
+                patch.setattr(module, name, lambda *_, value=value, **__: value)
                 ids.append(plan(folder).resolved.build_id())
     assert len({*ids, first}) == 1 + len(ids) > 35
 
 
-def test_every_flag_moves_it(folder: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def _same_tools(monkeypatch: pytest.MonkeyPatch, made: Plan) -> None:
+    """Asking compilers for their versions takes longer than all the rest of a plan."""
     monkeypatch.setattr(door, "tool_versions", lambda: made.resolved.tools)
+    monkeypatch.setattr(cpu, "compiler_versions", dict)
+
+
+def test_every_flag_moves_it(folder: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    _same_tools(monkeypatch, made)
     flags, ids = kernels.FLAGS, []
     for i in range(len(flags)):
         for spoilt in ((*flags[:i], *flags[i + 1 :]), (*flags[:i], flags[i] + "0", *flags[i + 1 :])):
@@ -208,13 +216,13 @@ def test_a_wrapper_around_the_same_compiler_moves_it(
 
 
 def test_another_assembler_or_linker_moves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "g++" not in tools.tool_versions()["compiler"]:
+    if "g++" not in tools.compiler_versions()["compiler"]:
         pytest.skip("only GCC looks for its parts in COMPILER_PATH")
     for part in ("as", "ld"):
         (tmp_path / part).write_text(f"#!/bin/sh\necho {part} 99\n")
         (tmp_path / part).chmod(0o755)
     monkeypatch.setenv("COMPILER_PATH", str(tmp_path))
-    found = tools.tool_versions()
+    found = tools.compiler_versions()
     assert (found["assembler"], found["linker"]) == ("as 99", "ld 99")
 
 
@@ -222,7 +230,7 @@ def test_another_assembler_or_linker_moves_it(tmp_path: Path, monkeypatch: pytes
 def test_every_variable_that_a_compiler_obeys_moves_it(
     folder: Path, made: Plan, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "tool_versions", lambda: made.resolved.tools)
+    _same_tools(monkeypatch, made)
     monkeypatch.setenv(name, "17")
     resolved = plan(folder).resolved
     assert resolved.environment == {name: "17"} and resolved.build_id() != made.resolved.build_id()
@@ -265,7 +273,7 @@ def test_a_byte_of_every_compiler_source_moves_it(
     copy = tmp_path / "tandem"
     shutil.copytree(sources.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(sources, "ROOT", copy)
-    monkeypatch.setattr(door, "tool_versions", lambda: made.resolved.tools)
+    _same_tools(monkeypatch, made)
     assert plan(folder).resolved.build_id() == made.resolved.build_id()
     wanted = {"compile/lowering.py", "compile/models/llama.py", "artifacts/io.py", "artifacts/program.py"}
     for name in wanted | {"kernels/linear.py", "runtime/executor/cpu.py", "tandem/keys.py"}:

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.cpu import panels
 from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape, unpack
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import PROFILES, find_profile
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_parameter_comes_back(folder: Path, tmp_path: Path, profile: str) -> None:
     checkpoint, path, written = open_checkpoint(str(folder)), tmp_path / "weights", list[int]()
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
-    write_weights(spec, chosen, checkpoint, path, context_length=100, advance=written.append)
+    write_weights(spec, chosen, checkpoint, path, layout=panels, context_length=100, advance=written.append)
     weights, tensors = MappedWeights(path), oracle.read_tensors(folder).tensors
     prefix = "model.layers.0."
     attention = [tensors[f"{prefix}self_attn.{p}_proj.weight"] for p in "qkv"]
@@ -66,7 +67,7 @@ def test_angles_reach_every_position_a_row_may_stand_at(folder: Path, tmp_path: 
     """The last of 32 verify rows behind a full context stands at position context + 31."""
     checkpoint = open_checkpoint(str(folder))
     spec = resolve(checkpoint.config)
-    write_weights(spec, find_profile("bf16"), checkpoint, tmp_path / "w", context_length=100)
+    write_weights(spec, find_profile("bf16"), checkpoint, tmp_path / "w", layout=panels, context_length=100)
     weights = MappedWeights(tmp_path / "w")
     assert weights.shape("rope.cos") == weights.shape("rope.sin") == (132, 4)
     frequency = 1e6 ** (-np.arange(4) / 4)
@@ -76,7 +77,9 @@ def test_angles_reach_every_position_a_row_may_stand_at(folder: Path, tmp_path: 
 
 def test_any_safetensors_reader_opens_it(folder: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(folder))
-    write_weights(resolve(checkpoint.config), find_profile("bf16"), checkpoint, tmp_path / "w", context_length=64)
+    write_weights(
+        resolve(checkpoint.config), find_profile("bf16"), checkpoint, tmp_path / "w", layout=panels, context_length=64
+    )
     with safe_open(tmp_path / "w", "numpy") as opened:
         assert opened.get_tensor("final_norm").shape == (48,)
 
@@ -86,4 +89,4 @@ def test_a_misshapen_tensor_is_named(folder: Path, tmp_path: Path) -> None:
     tensors.tensors["model.norm.weight"] = torch.zeros(47)
     spec = resolve(oracle.read_config(folder))
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight has shape \(47,\)"):
-        write_weights(spec, find_profile("fp32"), tensors, tmp_path / "w", context_length=64)
+        write_weights(spec, find_profile("fp32"), tensors, tmp_path / "w", layout=panels, context_length=64)

@@ -1,5 +1,5 @@
 """What products are, in numpy: panels read as `panel.h` writes them down, rows rounded as their format asks for, and
-every float operation in its place. Knows nothing of `tandem.compile.quantise`.
+every float operation in its place. Knows nothing of `tandem.compile.cpu.panels`.
 """
 
 from __future__ import annotations

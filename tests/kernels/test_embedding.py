@@ -1,4 +1,4 @@
-"""Embedding rows read back from packed panels: the round trip of `tandem.compile.quantise.pack`."""
+"""Embedding rows read back from packed panels: the round trip of `tandem.compile.cpu.panels.pack`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from tandem import kernels
 from tandem.compile.profile import Format
-from tandem.compile.quantise import pack, stored_shape, unpack
+from tandem.compile.cpu.panels import pack, stored_shape, unpack
 from tests.kernels.harness import (
     LEVELS,
     ROWS,

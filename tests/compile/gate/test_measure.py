@@ -16,6 +16,7 @@ from tandem.artifacts.quality import Quality
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer
 from tandem.compile.examine import Staged
 from tandem.compile.gate.limits import faults
@@ -46,7 +47,9 @@ class Bench:
     def measure(self, folder: Path, profile: str, weights_of: Path) -> Quality:
         """The quality of `weights_of` in `profile`, held against the sound checkpoint."""
         plan, weights, program = self.plan(profile), folder / "weights", folder / "extend"
-        write_weights(plan.spec, plan.profile, open_checkpoint(str(weights_of)), weights, context_length=CONTEXT)
+        write_weights(
+            plan.spec, plan.profile, open_checkpoint(str(weights_of)), weights, layout=panels, context_length=CONTEXT
+        )
         signatures, mapped = read_signatures(library()), MappedWeights(weights)
         composer = CpuComposer(plan.spec, plan.profile, plan.geometry, mapped, signatures, "0" * 64)
         program.write_bytes(encode(composer.program(Kind.EXTEND)))

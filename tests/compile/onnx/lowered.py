@@ -14,6 +14,7 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from tandem.artifacts.weights import MappedWeights
+from tandem.compile.cpu import panels
 from tandem.compile.models.families import resolve
 from tandem.compile.onnx.graph import Graph
 from tandem.compile.onnx.lowering import Lowering
@@ -73,5 +74,5 @@ def stored(folder: Path, profile: str) -> Parameters:
     spec, chosen = resolve(oracle.read_config(folder)), find_profile(profile)
     path = folder / f"{profile}.stored"
     if not path.exists():
-        write_weights(spec, chosen, oracle.read_tensors(folder), path, context_length=CONTEXT_LENGTH)
+        write_weights(spec, chosen, oracle.read_tensors(folder), path, layout=panels, context_length=CONTEXT_LENGTH)
     return Parameters(spec, chosen, CONTEXT_LENGTH, MappedWeights(path))

@@ -1,0 +1,87 @@
+"""The lowering of a part for one row bucket and one context class of a GPU.
+
+Two things beyond the common walk: values that only products read are kept as those round them, and an operator whose
+only reader can take its work along waits for that reader. Knows no operator by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from tandem.artifacts.io import IoLayout
+from tandem.compile.assembly import Assembly, Operand
+from tandem.compile.cuda.rules import RULES
+from tandem.compile.lowering import Lowering
+from tandem.compile.trace import OUTPUTS, ROWS
+from tandem.kernels.cuda.launch import Work
+from tandem.keys import MAX_TREE_ROWS
+
+VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
+ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
+"""Operators that round an argument, by its place, to the type of what they multiply it with."""
+
+
+class CudaLowering(Lowering):
+    """`rows` is the bucket, `context` what the grids must cover in tokens, `compute` the type that products take."""
+
+    def __init__(self, assembly: Assembly, io: IoLayout, *, rows: int, context: int, layers: int, compute: str) -> None:
+        outputs, moves = min(rows, io.geometry.max_outputs), io.fields["move_lane"].shape[0]
+        super().__init__(assembly, io, RULES, {"rows": rows, "outputs": outputs, "moves": moves}, "CUDA")
+        self.context, self.layers, self.compute = context, layers, compute
+        self._waiting: dict[Node, Callable[[], None]] = {}
+
+    def launch(self, kernel: str, work: Work, **pointers: Operand | None) -> None:
+        self.assembly.launch(kernel, work, **pointers)
+
+    def wait(self, node: Node, emit: Callable[[], None]) -> None:
+        """Puts an operator off until somebody reads its result; `take` may then do its work elsewhere."""
+        self._waiting[node] = emit
+
+    def take(self, value: Any, target: Any) -> Node | None:
+        """The waiting node of operator `target` behind `value`, to be done by the caller, if nobody else reads it."""
+        if value in self._waiting and value.target is target and len(value.users) == 1:
+            del self._waiting[value]
+            return value
+        return None
+
+    def operand(self, value: Any) -> Operand:
+        if emit := self._waiting.pop(value, None) if isinstance(value, Node) else None:
+            emit()
+        return super().operand(value)
+
+    def rows(self, value: Any) -> Operand:
+        """An operand that holds values per row of the pass, in fp32 or already rounded."""
+        x = self.operand(value)
+        if not x.count or x.dtype not in ("fp32", self.compute):
+            raise self.refusal(f"{value} holds no rows of the pass")
+        return x
+
+    def stored(self, value: Any, dtype: str) -> str:
+        rounded = dtype == "fp32" and isinstance(value, Node) and bool(value.users) and _only_rounded(value)
+        return self.compute if rounded else dtype
+
+    def buffer(self, count: str, *widths: int, dtype: str = "fp32") -> Operand:
+        """Scratch of `widths` values for each of the most rows or outputs."""
+        return self.scratch(({"rows": ROWS, "outputs": OUTPUTS}[count], *widths), dtype)
+
+    @property
+    def page_elements(self) -> int:
+        """Elements of the cache's type from one page to the next."""
+        return self.io.geometry.page_bytes // (2 if self.compute == "bf16" else 4)
+
+    def cover(self) -> int:
+        """Positions that attention's grid must reach: the rows of a verify may stand behind the last of the context."""
+        return self.context + (MAX_TREE_ROWS if self.context == self.io.geometry.context_length else 0)
+
+
+def _only_rounded(value: Node) -> bool:
+    return all(
+        _only_rounded(user)
+        if user.target in VIEWS
+        else user.target in ROUNDING and user.args.index(value) == ROUNDING[user.target]
+        for user in value.users
+    )

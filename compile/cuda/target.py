@@ -1,0 +1,161 @@
+"""A GPU as a target: rows of bf16, cubins of Triton kernels, and a program for each row bucket and context class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.artifacts import layout as files
+from tandem.artifacts.io import Geometry
+from tandem.artifacts.manifest import CudaPriceFacts, CudaValidity, EntryRecord, Host, PriceFacts, Validity
+from tandem.artifacts.program import encode
+from tandem.artifacts.weights import MappedWeights
+from tandem.compile.compose import PAGE_TOKENS, Composer
+from tandem.compile.cuda import entries, rows
+from tandem.compile.examine import StagedCuda, StagedProgram
+from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.profile import Profile
+from tandem.compile.store import Layout, write_weights
+from tandem.compile.target import Staging, entry
+from tandem.device import this_machine
+from tandem.errors import UsageError
+from tandem.gpu import Gpu, device_name, gpus
+
+if TYPE_CHECKING:
+    from tandem.artifacts.writer import BundleWriter
+    from tandem.compile.checkpoints.base import Checkpoint
+    from tandem.compile.plan import Plan
+    from tandem.compile.progress import Progress
+
+MAX_LANES = 8
+MAX_OUTPUTS = 32
+CAPABILITIES = {"9.0": 90}
+"""Compute capabilities that kernels have been proved on, as Triton numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTarget:
+    """The first GPU that this process sees."""
+
+    gpu: Gpu
+
+    @classmethod
+    def find(cls, device: str) -> CudaTarget:
+        """The target `cuda`, or one such as `cuda-sm90`. UsageError for one that cannot be proved here."""
+        found = gpus()
+        if not found:
+            raise UsageError(
+                f"--device {device}: no GPU is in sight here, so the entries cannot be proved; compile on a machine with "
+                "an NVIDIA GPU and driver, or use --device cpu"
+            )
+        gpu = found[0]
+        if device not in ("cuda", device_name(gpu)):
+            raise UsageError(f"--device {device}: the GPU here is an {gpu.name}; use --device {device_name(gpu)}")
+        if gpu.capability not in CAPABILITIES:
+            known = ", ".join(CAPABILITIES)
+            raise UsageError(
+                f"--device {device}: {gpu.name} has compute capability {gpu.capability}, this build knows {known}"
+            )
+        return cls(gpu)
+
+    @property
+    def device(self) -> str:
+        return device_name(self.gpu)
+
+    @property
+    def product(self) -> str:
+        return self.gpu.product
+
+    @property
+    def layout(self) -> Layout:
+        return rows
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        from tandem.kernels.cuda.build import FLAGS
+
+        return FLAGS
+
+    def require(self, profile: Profile) -> None:
+        for form in (profile.matrix, profile.table):
+            rows.require(form)
+
+    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry:
+        plane = spec.num_key_value_heads, spec.head_dim * profile.cache.itemsize
+        return Geometry(
+            context_length=context_length,
+            vocab_size=spec.vocab_size,
+            max_rows=max(MAX_OUTPUTS, *(chunk for chunk in entries.CHUNKS if chunk <= max(64, context_length))),
+            max_outputs=MAX_OUTPUTS,
+            max_lanes=MAX_LANES,
+            page_tokens=PAGE_TOKENS,
+            page_bytes=spec.num_hidden_layers * 2 * PAGE_TOKENS * plane[0] * plane[1],
+            kv_planes=(plane, plane),
+        )
+
+    def tools(self) -> dict[str, str]:
+        from tandem.compile.tools import triton_versions
+
+        return triton_versions()
+
+    def host(self) -> Host:
+        machine, gpu = this_machine(), self.gpu
+        return Host(
+            validity=Validity(
+                arch=machine.arch,
+                isa_level="generic",
+                flags=(),
+                abi=machine.abi,
+                cuda=CudaValidity(capability=gpu.capability, driver=gpu.driver),
+            ),
+            price=PriceFacts(
+                product=machine.product,
+                cores=machine.cores,
+                memory=machine.memory,
+                gpu=CudaPriceFacts(product=gpu.product, multiprocessors=gpu.multiprocessors, memory=gpu.memory),
+            ),
+        )
+
+    def stage(
+        self, writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
+    ) -> Staging:
+        weights = writer.path(files.WEIGHTS)
+        progress.stage("weights", 20)
+        write_weights(
+            plan.spec,
+            plan.profile,
+            checkpoint,
+            weights,
+            layout=self.layout,
+            context_length=plan.geometry.context_length,
+            advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
+        )
+        composer = Composer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
+        records = tuple(self._programs(writer, composer, progress))
+        staged = StagedCuda(
+            plan.geometry,
+            weights,
+            writer.path(files.KERNELS).resolve(),
+            tuple(StagedProgram(e.kind, e.context_class, e.rows, writer.path(e.program)) for e in records),
+            self.gpu.index,
+        )
+        return Staging(staged, records)
+
+    def _programs(self, writer: BundleWriter, composer: Composer, progress: Progress) -> Iterator[EntryRecord]:
+        """Lowers all programs, compiles their kernels side by side, writes both."""
+        from tandem.compile.cuda.programs import encode_program, lower
+        from tandem.kernels.cuda.build import compile_variants
+
+        progress.stage("programs", 5)
+        lowered = [lower(composer, shape) for shape in entries.shapes(composer.geometry)]
+        wanted = sorted({variant for program in lowered for variant in program.variants()}, key=repr)
+        progress.stage(f"{len(wanted)} kernels", 15)
+        capability = CAPABILITIES[self.gpu.capability]
+        cubins = compile_variants(wanted, capability, lambda: progress.advance(15 / len(wanted)))
+        for program in lowered:
+            name = files.program_file(program.shape.name)
+            writer.add(name, encode(encode_program(program, cubins, writer.add_cubin)))
+            for kind in program.shape.kinds:
+                yield entry(kind, name, program.shape.context_class, program.shape.rows)

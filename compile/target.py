@@ -1,0 +1,79 @@
+"""What a device must offer for a bundle to be made for it. `cpu` and `cuda` each have one.
+
+Knows no device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tandem.artifacts.io import Geometry
+from tandem.artifacts.manifest import EntryRecord, Host
+from tandem.compile.examine import Staged, StagedCuda
+from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.profile import Profile
+from tandem.compile.store import Layout
+from tandem.keys import Kind
+
+if TYPE_CHECKING:
+    from tandem.artifacts.writer import BundleWriter
+    from tandem.compile.checkpoints.base import Checkpoint
+    from tandem.compile.plan import Plan
+    from tandem.compile.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A bundle's files before the seal: what the proving process opens, its entries, and a low-bit profile's reference
+    weights."""
+
+    staged: Staged | StagedCuda
+    entries: tuple[EntryRecord, ...]
+    reference: Path | None = None
+
+
+class Target(Protocol):
+    """A kind of device: how weights lie, what memory a model takes, and how programs come about."""
+
+    @property
+    def device(self) -> str:
+        """Its name in keys and manifests, such as `cpu-x86-64-v3` or `cuda-sm90`."""
+        ...
+
+    @property
+    def product(self) -> str:
+        """The product that prices are measured on."""
+        ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What its compilers are told."""
+        ...
+
+    def require(self, profile: Profile) -> None:
+        """UsageError for a profile that it has no kernels for."""
+        ...
+
+    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry: ...
+
+    def tools(self) -> dict[str, str]:
+        """Versions of the compilers it uses, by name."""
+        ...
+
+    def host(self) -> Host: ...
+
+    def stage(
+        self, writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
+    ) -> Staging:
+        """Writes weights, kernels and programs; what is needed until the seal, and no longer, goes to `scratch`."""
+        ...
+
+
+def entry(kind: Kind, program: str, context_class: int = 0, rows: int = 0) -> EntryRecord:
+    """An entry's record; the writer fills in the digest."""
+    return EntryRecord(kind=kind, context_class=context_class, rows=rows, part="whole", program=program, sha256="")

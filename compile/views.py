@@ -1,0 +1,72 @@
+"""Rules for what moves no bytes: views, slices of columns and picks among outputs become offsets and strides.
+
+The same on every device. Knows no model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from tandem.compile.assembly import Operand
+from tandem.compile.lowering import ITEM_BYTES, Lowering, Rule
+
+VIEWS: dict[Any, Rule] = {}
+
+
+def registrar(rules: dict[Any, Any]) -> Callable[..., Callable[[Any], Any]]:
+    """A decorator that enters a rule into `rules` for the operators that it is given."""
+
+    def rule(*targets: Any) -> Callable[[Any], Any]:
+        def register(function: Any) -> Any:
+            rules.update(dict.fromkeys(targets, function))
+            return function
+
+        return register
+
+    return rule
+
+
+rule = registrar(VIEWS)
+
+
+def arguments(node: Node, *defaults: Any) -> list[Any]:
+    """A node's arguments, those left out at the end taken from `defaults`."""
+    return [*node.args, *defaults[len(node.args) :]]
+
+
+def width(x: Operand) -> int:
+    """Elements of one row."""
+    return prod(x.shape[1:])
+
+
+@rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
+def _view(low: Lowering, node: Node) -> None:
+    x, shape = low.rows(node.args[0]), tuple(node.meta["val"].shape)
+    if shape[0] != x.shape[0]:
+        raise low.refusal(f"a view from {x.shape} to {shape} mixes rows; keep the first dimension")
+    low.alias(node, replace(x, shape=shape))
+
+
+@rule(torch.ops.aten.slice.Tensor)
+def _slice(low: Lowering, node: Node) -> None:
+    value, dim, start, _, step = arguments(node, None, 0, None, None, 1)
+    x, shape = low.rows(value), tuple(node.meta["val"].shape)
+    if shape == x.shape:
+        return low.alias(node, x)
+    if dim not in (1, -1) or len(x.shape) != 2 or step != 1:
+        raise low.refusal("only plain slices of a row's columns have a lowering")
+    first = slice(start, None).indices(x.shape[1])[0]
+    low.alias(node, replace(x, shape=shape, offset=x.offset + ITEM_BYTES[x.dtype] * first))
+
+
+@rule(operator.getitem)
+def _getitem(low: Lowering, node: Node) -> None:
+    source, index = arguments(node)
+    low.alias(node, low.result(source, index))
