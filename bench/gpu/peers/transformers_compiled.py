@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from bench.gpu.shapes import SHAPES, Shape
@@ -20,12 +21,16 @@ def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=list(SHAPES), required=True)
+    parser.add_argument("--layers", type=int, help="fewer layers, for a try")
     parser.add_argument("--context", type=int, default=1024, help="tokens before the first decoded one")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    print(json.dumps(measure(SHAPES[options.shape], options)))
+    shape = SHAPES[options.shape]
+    if options.layers:
+        shape = replace(shape, num_hidden_layers=options.layers)
+    print(json.dumps(measure(shape, options)))
     return 0
 
 

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, on one: tests, then figures, the table last.
+#
+#   bench/gpu.sh [STEP...]     steps: tests, smollm2, dense27b, peers; without any: all, in this order
+#
+# Run from anywhere with the packages of `tandem-llm[compile,dev]` importable (PYTHONPATH is kept). It takes:
+#   SMOLLM2      a checkpoint to compile (a folder, a GGUF); default: random weights of its shape
+#   OUT          a folder for logs, JSON and Markdown; default: .demo/gpu
+#   BUNDLES      a folder for the bundles, 49 GB; default: /dev/shm/tandem, made larger if it may be
+#   LAYERS       fewer layers of the large shape, for a try
+#   ONLY         figures to take, by commas; default: those of the step
+#   LIMIT        seconds that a step's figures may take together; default 540
+# Each step says how long it took and goes on after a failure; the exit code is 1 if one failed.
+set -uo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+OUT=${OUT:-.demo/gpu}
+BUNDLES=${BUNDLES:-/dev/shm/tandem}
+LIMIT=${LIMIT:-540}
+PYTHON=${PYTHON:-python3}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+mkdir -p "$OUT" "$BUNDLES"
+FAILED=0
+
+run() { # NAME COMMAND...: its output, its time, and its name if it fails
+  local name=$1 began=$SECONDS
+  shift
+  echo "== $name"
+  if "$@" 2>&1 | tee "$OUT/$name.log"; then
+    echo "== $name: $((SECONDS - began)) s"
+  else
+    echo "== $name: FAILED after $((SECONDS - began)) s"
+    FAILED=1
+  fi
+}
+
+tandem() { # PROGRAM ARGUMENTS...: one of Tandem's commands, installed or not
+  local program=$1
+  shift
+  "$PYTHON" -c "import sys; from tandem.$program import main; main()" "$@"
+}
+
+room() { # GB: a folder in memory holds only what its file system is allowed to
+  case $BUNDLES in
+    /dev/shm/*) mount -o "remount,size=$1g" /dev/shm 2>/dev/null || true ;;
+  esac
+}
+
+bundle() { # SHAPE MAX_SEQ_LEN: compiles it unless it is there
+  if [ -f "$BUNDLES/$1/manifest.json" ]; then
+    return 0
+  fi
+  if [ "$1" = smollm2 ] && [ -n "${SMOLLM2:-}" ]; then
+    run "compile-$1" tandem compile.cli "$SMOLLM2" --name smollm2 --device cuda-sm90 --max-seq-len "$2" -o "$BUNDLES/$1" -q
+  else
+    run "compile-$1" "$PYTHON" -m bench.gpu.dense27b --shape "$1" --max-seq-len "$2" -o "$BUNDLES/$1" \
+      $([ "$1" = dense27b ] && [ -n "${LAYERS:-}" ] && echo --layers "$LAYERS")
+  fi
+}
+
+figures() { # NAME FIGURES BUNDLE-FLAGS...
+  local name=$1 only=$2
+  shift 2
+  run "$name" "$PYTHON" -m bench.gpu.table "$@" --only "${ONLY:-$only}" --budget "$LIMIT" \
+    ${LAYERS:+--layers "$LAYERS"} --json "$OUT/$name.json" --markdown "$OUT/$name.md"
+}
+
+tests() {
+  run tests "$PYTHON" -m pytest tests/gpu -q -m gpu -p no:cacheprovider --timeout 300
+}
+
+smollm2() {
+  bundle smollm2 8192
+  run spec-smollm2 tandem runtime.checks.cli spec "$BUNDLES/smollm2" --quick
+  run identity-smollm2 tandem runtime.checks.cli identity "$BUNDLES/smollm2" "$BUNDLES/smollm2"
+  figures smollm2 gap-smollm2 --smollm2 "$BUNDLES/smollm2"
+}
+
+dense27b() {
+  room 110
+  bundle dense27b 32768
+  figures dense27b step,gap-dense27b,verify,prefill,replay,arithmetic,restore,memory,start --dense27b "$BUNDLES/dense27b"
+}
+
+peers() {
+  room 110
+  bundle smollm2 8192
+  bundle dense27b 32768
+  figures peers decode --smollm2 "$BUNDLES/smollm2" --dense27b "$BUNDLES/dense27b"
+}
+
+if [ $# -eq 0 ]; then
+  set -- tests smollm2 dense27b peers
+fi
+for step in "$@"; do
+  case $step in
+    tests | smollm2 | dense27b | peers) ;;
+    *)
+      echo "error: there is no step $step; there are tests, smollm2, dense27b and peers" >&2
+      exit 2
+      ;;
+  esac
+done
+nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null || echo "nvidia-smi is not there"
+for step in "$@"; do
+  "$step"
+done
+exit $FAILED

@@ -1,0 +1,109 @@
+"""What a serving process costs: graphs restored, things made once it serves, memory, time to the first token."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.context import Context, Missing, child, environment
+from bench.gpu.shapes import DENSE27B
+from figure import Figure, Line
+from spread import Goal, Spread
+from tandem.artifacts import layout
+
+GIB = 2**30
+PROMPT = "Tell me a story about a miller and his cat."
+RUN = "from tandem.runtime.cli import main; main()"
+NONE = Goal(0.5, 0)
+"""At most none: counts are whole."""
+
+
+def restore(context: Context) -> Figure:
+    """Milliseconds a graph, and what was loaded, captured or allocated after ready; several processes."""
+    figure = Figure("restore", "graphs of the 27B-shaped bundle, restored by a process without a framework")
+    found = [_served(context) for _ in range(min(3, context.repeats))]
+    loads = [facts["loaded"] for facts in found]
+    after = [sum(facts["after_ready"].values()) + len(facts["frameworks"]) for facts in found]
+    figure.lines = [
+        Line(
+            "restore per graph", Spread.of([one["graphs_ms"] / one["graph_builds"] for one in loads]), "ms", Goal(4, 2)
+        ),
+        Line("graphs", _each(loads, "graph_builds"), "graphs"),
+        Line("all graphs", _each(loads, "graphs_ms"), "ms"),
+        Line("modules, once", _each(loads, "modules_ms"), "ms", note=f"{loads[0]['module_loads']} cubins"),
+        Line("open, until all is ready", _each(found, "ready_ms"), "ms"),
+        Line("loads, builds, allocations after ready", Spread.of(after), "calls", NONE, str(found[0]["after_ready"])),
+    ]
+    return figure
+
+
+def memory(context: Context) -> Figure:
+    """Device memory that a serving process takes beyond weights and KV pages; there is no other state."""
+    import torch
+
+    figure = Figure("memory", "device memory of a serving process, 27B-shaped, 32k of context")
+    context.close()
+    torch.cuda.empty_cache()
+    before, _ = torch.cuda.mem_get_info()
+    found = _served(context)
+    sizes = found["loaded"]["region_bytes"]
+    held = sizes["weights"] + sizes["kv"]
+    figure.lines = [
+        Line("weights", Spread.of([sizes["weights"] / GIB]), "GiB"),
+        Line("KV pages", Spread.of([sizes["kv"] / GIB]), "GiB"),
+        Line("scratch and io", Spread.of([(sizes["scratch"] + sizes["io"]) / GIB]), "GiB"),
+        Line("beyond weights and KV", Spread.of([(before - found["free"] - held) / GIB]), "GiB", Goal(2, 1)),
+    ]
+    return figure
+
+
+def start(context: Context) -> Figure:
+    """From a process's start to the first byte of its answer, beside the bare copy of as many bytes."""
+    from bench.gpu.timing import pinned_copy_rate
+
+    figure = Figure("start", "process start to first token, 27B-shaped, weights in the page cache")
+    context.close()
+    bundle = context.bundle(DENSE27B.name)
+    nbytes = (bundle / layout.WEIGHTS).stat().st_size
+    rate = pinned_copy_rate()
+    copy = Spread.of([nbytes / run for run in rate.runs])
+    taken = Spread.of([_first_byte(bundle) for _ in range(min(5, context.repeats) + 1)][1:])
+    figure.lines = [
+        Line("process start to first token", taken, "s"),
+        Line("bare copy of the weights", copy, "s", note=f"{nbytes / 1e9:.1f} GB at {rate.median / 1e9:.1f} GB/s"),
+        Line("beyond the copy", Spread.of([run - copy.median for run in taken.runs]), "s", Goal(1.0, 0.5)),
+    ]
+    return figure
+
+
+def _served(context: Context) -> dict[str, Any]:
+    context.close()
+    return child("bench.gpu.served", context.bundle(DENSE27B.name))
+
+
+def _each(facts: list[dict[str, Any]], name: str) -> Spread:
+    return Spread.of(one[name] for one in facts)
+
+
+def _first_byte(bundle: Path) -> float:
+    """Seconds until `tandem-run` says the first thing."""
+    words = [sys.executable, "-c", RUN, str(bundle), "--prompt", PROMPT, "--max-tokens", "16"]
+    words += ["--max-model-len", "32768"]
+    began = time.perf_counter()
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()
+    ) as process:
+        try:
+            assert process.stdout and process.stderr
+            first = process.stdout.read(1)
+            seconds = time.perf_counter() - began
+            if not first:
+                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                raise Missing(f"tandem-run said nothing: {said[-1] if said else ''}")
+            process.stdout.read()
+            return seconds
+        finally:
+            process.kill()
