@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from tandem.artifacts import canonical, layout
-from tandem.artifacts.manifest import Manifest, encode
+from tandem.artifacts.manifest import FileRecord, Manifest, encode
+from tandem.device import CUDA, cuda_device
 from tandem.errors import BundleCorrupt, BundleMismatch
 
 
@@ -53,14 +54,15 @@ def _check(manifest: Manifest) -> None:
     for i, file in enumerate(manifest.files):
         if fault := layout.path_fault(file.path):
             raise _corrupt(f"path {file.path!r} {fault} - at `$.files[{i}].path`")
-        if file.path.startswith(layout.KERNELS) and file.path != layout.kernel_file(file.sha256):
-            raise BundleCorrupt(f"{file.path}: not named by its digest {file.sha256}")
+        if file.path.startswith(layout.KERNELS):
+            _check_kernel(file, manifest.device)
     paths = [f.path for f in manifest.files]
     if paths != sorted(set(paths)) or len(paths) > layout.MAX_FILES:
         raise _corrupt("paths twice, out of order or too many - at `$.files`")
     if absent := [path for path in layout.REQUIRED if path not in paths]:
         raise BundleCorrupt(f"{absent[0]}: required, but not listed in {layout.MANIFEST}")
     _check_entries(manifest)
+    _check_host(manifest)
     if fault := manifest.geometry.geometry().fault():
         raise _corrupt(f"{fault} - at `$.geometry`")
     if any(i >= manifest.geometry.vocab_size for i in manifest.tokenizer.stop_ids):
@@ -74,6 +76,25 @@ def _check(manifest: Manifest) -> None:
     for field in ("build_id", "content_id", "measured_id"):
         if getattr(manifest, field) != (wanted := getattr(identified, field)):
             raise _corrupt(f"its fields give {field} {wanted}, not what it says - at `$.{field}`")
+
+
+def _check_kernel(file: FileRecord, device: str) -> None:
+    """Native code is named by its digest, and is of the kind that the device runs."""
+    sha256, on_gpu = file.sha256, device.startswith(CUDA)
+    if file.path not in (layout.kernel_file(sha256), layout.cubin_file(sha256)):
+        raise BundleCorrupt(f"{file.path}: not named by its digest {sha256}")
+    if (file.path == layout.cubin_file(sha256)) is not on_gpu:
+        raise BundleCorrupt(f"{file.path}: no code for {device}, for which the bundle was compiled")
+
+
+def _check_host(manifest: Manifest) -> None:
+    """A bundle says what it asks of a GPU exactly if it is for one."""
+    host, device = manifest.host, manifest.device
+    wanted = cuda_device(host.validity.cuda.capability) if host.validity.cuda else ""
+    if wanted != (device if device.startswith(CUDA) else ""):
+        raise _corrupt(f"the device is {device}, kernels are for {wanted or 'a CPU'} - at `$.host.validity.cuda`")
+    if (host.price.gpu is None) is not (host.validity.cuda is None):
+        raise _corrupt("prices of a GPU belong to kernels of one - at `$.host.price.gpu`")
 
 
 def _check_resolved(manifest: Manifest) -> None:

@@ -1,6 +1,5 @@
 """The `io` region: what a pass is told and what it gives back, at offsets that programs bake in.
 
-Letters: R rows, O output rows, L lanes, B blocks per lane, M moves, V vocabulary, A = 32 ancestors.
 All integers are int32, all reals float32. Host and kernels read the same memory.
 """
 
@@ -41,6 +40,11 @@ class Geometry:
         return -(-(self.context_length + MAX_TREE_ROWS) // self.page_tokens)
 
     @property
+    def verify_rows(self) -> int:
+        """The most rows of a verify, so also the most moves of a commit."""
+        return min(self.max_rows, MAX_TREE_ROWS)
+
+    @property
     def num_layers(self) -> int:
         """Layers that a page spans."""
         return self.page_bytes // (self.page_tokens * sum(groups * nbytes for groups, nbytes in self.kv_planes))
@@ -70,6 +74,7 @@ class Field:
 
 
 def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    # What a round writes comes first and lies together, then what changes rarely, then what comes back.
     yield "counts", "int32", (NUM_COUNTS,)
     # One entry per row of the pass.
     yield "token", "int32", (g.max_rows,)
@@ -78,13 +83,13 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "slot", "int32", (g.max_rows,)  # logical KV slot in the lane where the row is written
     yield "prefix", "int32", (g.max_rows,)  # positions below it sit in the slot of their own number
     # ancestor[r, i] is the logical slot of position prefix[r] + i, up to and including the row itself.
-    yield "ancestor", "int32", (g.max_rows, MAX_TREE_ROWS)
-    yield "block_table", "int32", (g.max_lanes, g.blocks_per_lane)
+    yield "ancestor", "int32", (g.verify_rows, MAX_TREE_ROWS)
     yield "output_row", "int32", (g.max_outputs,)  # rows whose logits are wanted, in order
     # A commit copies KV of logical slot `source` to `target`, in order.
-    yield "move_lane", "int32", (g.max_rows,)
-    yield "move_source", "int32", (g.max_rows,)
-    yield "move_target", "int32", (g.max_rows,)
+    yield "move_lane", "int32", (g.verify_rows,)
+    yield "move_source", "int32", (g.verify_rows,)
+    yield "move_target", "int32", (g.verify_rows,)
+    yield "block_table", "int32", (g.max_lanes, g.blocks_per_lane)
     # Given back, one per output row.
     yield "argmax", "int32", (g.max_outputs,)
     yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
@@ -103,6 +108,11 @@ class IoLayout:
             self.fields[name] = field
             offset += -(-field.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = offset
+
+    @property
+    def inbox_bytes(self) -> int:
+        """Bytes from the region's start that hold all that a pass is told, but for the block table right behind."""
+        return self.fields["block_table"].offset
 
     def views(self, region: np.ndarray) -> dict[str, np.ndarray]:
         """Numpy views into `region` (uint8, at least `nbytes` long), by field name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 MANIFEST = "manifest.json"
 SIGNATURE = "model.sig"
@@ -42,6 +42,11 @@ def program_file(name: str) -> str:
 def kernel_file(sha256: str) -> str:
     """Path of the native library with this digest (64 hex digits)."""
     return f"{KERNELS}{sha256}.so"
+
+
+def cubin_file(sha256: str) -> str:
+    """Path of the GPU's binary with this digest (64 hex digits)."""
+    return f"{KERNELS}{sha256}.cubin"
 
 
 def is_measured(path: str) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from tandem.artifacts import canonical, digest, layout
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.quality import Quality
-from tandem.artifacts.record import Bytes, Capacity, Count, Digest, Name, Record
+from tandem.artifacts.record import Bytes, Capacity, Count, Digest, Name, Record, Version
 from tandem.artifacts.resolved import Resolved
 from tandem.keys import EntryKey, Kind
 
@@ -42,21 +42,41 @@ class TokenizerFacts(Record, frozen=True):
     stop_ids: tuple[Count, ...]
 
 
+class CudaValidity(Record, frozen=True):
+    """The compute capability cubins are made for, and the least version of CUDA that the driver must speak."""
+
+    capability: Version
+    driver: Version
+
+
 class Validity(Record, frozen=True):
-    """Facts that refuse a machine. `flags` are the CPU flags the kernels use."""
+    """Facts that refuse a machine. `flags` are the CPU flags the kernels use.
+
+    Where `cuda` is given it alone decides: cubins hold no code for the CPU.
+    """
 
     arch: Name
     isa_level: Name
     flags: tuple[Name, ...]
     abi: Name
+    cuda: CudaValidity | None
+
+
+class CudaPriceFacts(Record, frozen=True):
+    """A GPU as prices depend on it; `memory` in bytes."""
+
+    product: Name
+    multiprocessors: Capacity
+    memory: Bytes
 
 
 class PriceFacts(Record, frozen=True):
-    """Facts of the machine the prices were measured on; `memory` in bytes."""
+    """Facts of the machine the prices were measured on; `memory` in bytes. `gpu` where the programs run on one."""
 
     product: Name
     cores: Capacity
     memory: Bytes
+    gpu: CudaPriceFacts | None
 
 
 class Host(Record, frozen=True):
@@ -98,7 +118,7 @@ class Draft(Record, frozen=True):
 class Manifest(Draft, frozen=True):
     """A whole manifest. `content_id` covers what a second build repeats, `measured_id` what this build measured."""
 
-    format: Literal[2]
+    format: Literal[3]
     files: tuple[FileRecord, ...]
     build_id: Digest
     content_id: Digest

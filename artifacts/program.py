@@ -28,8 +28,21 @@ from tandem.artifacts.program_tables import (
 from tandem.errors import BundleCorrupt, BundleMismatch
 
 __all__ = [
-    *("CONSTANT", "EDGE", "FULL", "LAUNCH", "MAX_ALIGNMENT", "MAX_HEADER", "PARAM", "PROGRAMMATIC", "REGIONS"),
-    *("VERSION", "Kernel", "Program", "Region", "decode", "encode"),
+    "CONSTANT",
+    "EDGE",
+    "FULL",
+    "LAUNCH",
+    "MAX_ALIGNMENT",
+    "MAX_HEADER",
+    "PARAM",
+    "PROGRAMMATIC",
+    "REGIONS",
+    "VERSION",
+    "Kernel",
+    "Program",
+    "Region",
+    "decode",
+    "encode",
 ]
 
 MAGIC = b"TDMPROG\n"

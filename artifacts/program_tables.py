@@ -67,6 +67,11 @@ class Program:
     params: np.ndarray
     edges: np.ndarray = field(default_factory=lambda: np.zeros(0, EDGE))
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its launches have blocks of threads."""
+        return bool(self.launches["block"].any())
+
     def relocate(self, bases: dict[str, int]) -> np.ndarray:
         """Argument words [params] uint64 for regions at the addresses `bases`, which must be aligned."""
         table = np.zeros(len(self.regions) + 1, np.uint64)

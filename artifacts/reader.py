@@ -21,6 +21,7 @@ from tandem.artifacts.program import decode as decode_program
 from tandem.artifacts.weights import MappedWeights
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleError, BundleMismatch
+from tandem.gpu import Gpu, Survey, survey
 from tandem.keys import Kind
 
 Depth = Literal["sizes", "digests"]
@@ -52,6 +53,14 @@ class Bundle:
             raise BundleMismatch(f"{self.path}: no entry of kind {kind}; compile the model again with this version")
         return self.read_program(entry)
 
+    def programs(self) -> list[tuple[EntryRecord, Program]]:
+        """Every entry with its program, in the manifest's order. A file that several entries name is read once."""
+        read: dict[str, Program] = {}
+        for entry in self.manifest.entries:
+            if entry.program not in read:
+                read[entry.program] = self.read_program(entry)
+        return [(entry, read[entry.program]) for entry in self.manifest.entries]
+
     @cached_property
     def weights(self) -> MappedWeights:
         return MappedWeights(self.path / layout.WEIGHTS)
@@ -75,22 +84,56 @@ class Bundle:
             raise BundleCorrupt(f"{name}: no JSON object")
         return value
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is for NVIDIA GPUs: it has cubins then, and no native library."""
+        return self.manifest.host.validity.cuda is not None
+
+    @cached_property
+    def gpu(self) -> Gpu | None:
+        """The GPU of this machine that a bundle for GPUs runs on, None where there is none or it wants none."""
+        cuda = self.manifest.host.validity.cuda
+        return fit.choose(cuda, self._survey.gpus) if cuda else None
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return survey() if self.on_gpu else Survey((), "none")
+
     def fit(self) -> fit.Fit:
-        """How well this machine suits the bundle."""
-        return fit.grade(self.manifest.host, this_machine())
+        """How well this machine suits the bundle. GPUs are looked for only where it is for one."""
+        return fit.grade(self.manifest.host, this_machine(), self._survey.gpus, self._survey.instead)
 
     @cached_property
     def library_path(self) -> Path:
-        """The native library: the one door to code that is not ours.
+        """The native library: with `cubin` the one door to code that is not ours.
 
         BundleMismatch for a machine it was not built for, BundleUntrusted for code from elsewhere.
         """
         names = [f.path for f in self.manifest.files if f.path.startswith(layout.KERNELS)]
-        if len(names) != 1:
-            raise BundleMismatch(f"{self.path}: {len(names)} native libraries, 1 wanted; compile the model again")
+        if len(names) != 1 or self.on_gpu:
+            count = 0 if self.on_gpu else len(names)
+            raise BundleMismatch(f"{self.path}: {count} native libraries, 1 wanted; compile the model again")
+        return self._native / names[0]
+
+    def cubin(self, sha256: str) -> bytes:
+        """The GPU's binary with this digest; the same rules as for `library_path`.
+
+        BundleCorrupt, which names the file, if it is not in the bundle or has another digest.
+        """
+        name = layout.cubin_file(sha256)
+        if all(file.path != name for file in self.manifest.files):
+            raise BundleCorrupt(f"{name}: not in the bundle; compile the model again")
+        data = (self._native / name).read_bytes()
+        if (found := digest.sha256_bytes(data)) != sha256:
+            raise _changed(name, sha256, found)
+        return data
+
+    @cached_property
+    def _native(self) -> Path:
+        """The bundle's folder, once it is known that native code in it may be loaded here."""
         self.fit().require()
         trust.require(self.path, self.manifest, trust_native=self.trust_native, trust_keys=self.trust_keys)
-        return self.path / names[0]
+        return self.path
 
     def verify(self, progress: digest.Progress | None = None) -> None:
         """Everything `open_bundle` checks, every digest, the weights' header, each program and JSON file.
@@ -99,8 +142,7 @@ class Bundle:
         """
         check(self.path, read_manifest(self.path), "digests", progress)
         _ = self.weights
-        for entry in self.manifest.entries:
-            self.read_program(entry)
+        self.programs()
         for name in (layout.PRICES, layout.PROOF, layout.ORACLE):
             self.json(name)
 
@@ -110,6 +152,8 @@ class Bundle:
         held = {file.sha256 for file in self.manifest.files if file.path.startswith(layout.KERNELS)}
         if absent := {kernel.binary for kernel in program.kernels} - held:
             raise BundleCorrupt(f"{entry.program}: needs the kernel {min(absent)}, which the bundle does not hold")
+        if len(program.launches) and program.on_gpu is not self.on_gpu:
+            raise BundleCorrupt(f"{entry.program}: not made for {self.manifest.device}; compile the model again")
         return program
 
 
@@ -151,4 +195,8 @@ def check(path: Path, manifest: Manifest, depth: Depth, progress: digest.Progres
 def _check_digest(path: Path, file: FileRecord, progress: digest.Progress | None) -> None:
     found = digest.sha256_file(path / file.path, progress)
     if found != file.sha256:
-        raise BundleCorrupt(f"{file.path}: sha256 {file.sha256} wanted, {found} found; copy or compile it again")
+        raise _changed(file.path, file.sha256, found)
+
+
+def _changed(name: str, wanted: str, found: str) -> BundleCorrupt:
+    return BundleCorrupt(f"{name}: sha256 {wanted} wanted, {found} found; copy or compile it again")

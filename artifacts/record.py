@@ -12,6 +12,8 @@ from msgspec import Meta
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\Z")]
+"""Two numbers, such as 13.0."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Capacity = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]

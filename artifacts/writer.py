@@ -71,6 +71,13 @@ class BundleWriter:
         self.add(layout.kernel_file(sha256), data)
         return sha256
 
+    def add_cubin(self, data: bytes) -> str:
+        """Writes a GPU's binary under its digest, which it returns; the same one may be added again."""
+        sha256 = digest.sha256_bytes(data)
+        if not self.path(layout.cubin_file(sha256)).exists():
+            self.add(layout.cubin_file(sha256), data)
+        return sha256
+
     def publish(self, draft: Draft, progress: digest.Progress | None = None) -> Manifest:
         """Digests, seals, syncs and renames; returns the manifest as written.
 

@@ -29,6 +29,9 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
 }
 """CPU flags each ISA level needs, as /proc/cpuinfo spells them (pni is SSE3, abm is LZCNT)."""
 
+CUDA = "cuda-"
+"""How the names of devices begin that are NVIDIA GPUs."""
+
 _ARCH = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -75,6 +78,11 @@ def isa_level(arch: str, flags: Iterable[str]) -> str:
     held = set(flags)
     family = [level for level in reversed(ISA_FLAGS) if level.startswith(arch) and level != "generic"]
     return next((level for level in family if held.issuperset(ISA_FLAGS[level])), "generic")
+
+
+def cuda_device(capability: str) -> str:
+    """The name of NVIDIA GPUs of a compute capability as a device: `cuda-sm90` for 9.0."""
+    return f"{CUDA}sm{capability.replace('.', '')}"
 
 
 def slug(product: str) -> str:

@@ -86,8 +86,10 @@ class CpuTarget:
     def host(self) -> Host:
         machine = this_machine()
         return Host(
-            validity=Validity(arch=machine.arch, isa_level=self.isa, flags=ISA_FLAGS[self.isa], abi=machine.abi),
-            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
+            validity=Validity(
+                arch=machine.arch, isa_level=self.isa, flags=ISA_FLAGS[self.isa], abi=machine.abi, cuda=None
+            ),
+            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory, gpu=None),
         )
 
     def stage(

@@ -124,7 +124,8 @@ class _Bounds:
         stem, _, form = kernel.rpartition("_")
         stem, form = (stem, form) if form in STORED else (kernel, "fp32")
         place = values["<count"][1] - self.layout.fields["counts"].offset
-        rows = {0: self.geometry.max_rows, 4: self.geometry.max_outputs, 8: self.geometry.max_rows}.get(place)
+        g = self.geometry
+        rows = {0: g.max_rows, 4: g.max_outputs, 8: g.verify_rows}.get(place)
         if rows is None:
             return f"count is byte {values['<count'][1]} of io, which is another field"
         for word, (region, value) in values.items():
@@ -154,8 +155,10 @@ class _Bounds:
             return f"is byte {value} of {place}, no multiple of {WORD}"
         if name in FIELDS:
             field = next((fields[field] for field in FIELDS[name] if fields[field].offset == value), None)
-            if field and name != "block_table" and field.shape[0] < rows:
-                return f"has {field.shape[0]} entries for {rows} rows"
+            # A block table has a row per lane, and who reads ancestors is a verify.
+            least = {"block_table": 0, "ancestor": self.geometry.verify_rows}.get(name, rows)
+            if field and field.shape[0] < least:
+                return f"has {field.shape[0]} entries for {least} rows"
             fits = field is not None
         else:
             fits = name == "count" or place != "io" or value == fields["logits"].offset

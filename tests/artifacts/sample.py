@@ -52,8 +52,8 @@ def draft(**changes: Any) -> Draft:
         ),
         "tokenizer": TokenizerFacts(chat_template="{{ 'ü' }}", bos_token=None, eos_token="</s>", stop_ids=(2, 0)),
         "host": Host(
-            validity=Validity(arch=machine.arch, isa_level=machine.isa_level, flags=(), abi=machine.abi),
-            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory),
+            validity=Validity(arch=machine.arch, isa_level=machine.isa_level, flags=(), abi=machine.abi, cuda=None),
+            price=PriceFacts(product=machine.product, cores=machine.cores, memory=machine.memory, gpu=None),
         ),
         "proof": ProofSummary(cases=12, differing=0),
         "quality": None,

@@ -56,7 +56,7 @@ def test_inspect_gives_the_same_as_json(sealed: Path, capsys: pytest.CaptureFixt
 
 def test_inspect_says_why_it_may_not_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     host = sample.draft().host
-    validity = type(host.validity)(arch="vax", isa_level="generic", flags=(), abi=host.validity.abi)
+    validity = type(host.validity)(arch="vax", isa_level="generic", flags=(), abi=host.validity.abi, cuda=None)
     sample.write(tmp_path / "tiny", host=type(host)(validity=validity, price=host.price))
     code, out, _ = run(capsys, "inspect", tmp_path / "tiny")
     assert code == 0 and "here        refused" in out and "host.validity.arch: vax wanted" in out

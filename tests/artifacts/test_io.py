@@ -43,6 +43,26 @@ def test_shapes_follow_the_geometry() -> None:
     assert shapes["output_row"] == shapes["argmax"] == shapes["gap"] == (5,) and shapes["logits"] == (5, 333)
 
 
+def test_no_verify_has_more_than_32_rows() -> None:
+    wide, nine = geometry(64, 9, 2048, 32, 8), geometry(64, 9, 9, 9, 8)
+    assert (wide.verify_rows, nine.verify_rows) == (32, 9)
+    fields = IoLayout(wide).fields
+    assert fields["ancestor"].shape == (32, 32) and fields["token"].shape == fields["prefix"].shape == (2048,)
+    assert fields["move_lane"].shape == fields["move_source"].shape == fields["move_target"].shape == (32,)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_one_copy_in_and_one_out_carry_a_round(context: int, vocab: int, rows: int, outputs: int, lanes: int) -> None:
+    layout = IoLayout(geometry(context, vocab, rows, outputs, lanes))
+    told = ["counts", "token", "position", "lane", "slot", "prefix", "ancestor", "output_row"]
+    told += ["move_lane", "move_source", "move_target"]
+    ends = {name: field.offset + field.nbytes for name, field in layout.fields.items()}
+    assert layout.fields["counts"].offset == 0 and max(ends[name] for name in told) <= layout.inbox_bytes
+    others = {name: field.offset for name, field in layout.fields.items() if name not in told}
+    assert list(others) == ["block_table", "argmax", "gap", "logits"] and min(others.values()) == layout.inbox_bytes
+    assert others["gap"] - ends["argmax"] < ALIGNMENT and list(others.values()) == sorted(others.values())
+
+
 def test_numbers_that_do_not_go_together_have_a_fault() -> None:
     sound = Geometry(64, 333, 8, 4, 2, 16, 3 * 16 * 96, ((1, 64), (2, 16)))
     assert sound.fault() is None and sound.num_layers == 3
