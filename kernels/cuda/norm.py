@@ -82,9 +82,8 @@ def add_rms_norm(
     inside = i < WIDTH
     gain = tl.load(weight + i, mask=inside, other=0.0)
     begin(PDL)
-    place = tl.program_id(0)
+    place = tl.program_id(0).to(tl.int64)
     if place < tl.load(count):
-        place = place.to(tl.int64)
         source = place
         if row is not None:
             source = tl.load(row + place).to(tl.int64)

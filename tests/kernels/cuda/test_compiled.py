@@ -1,0 +1,83 @@
+"""What the compiler makes of the kernels for sm_90, with no GPU: the instructions that speed and order rest on."""
+
+from __future__ import annotations
+
+import pytest
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from tandem.kernels.cuda import embedding, head, linear, norm
+from tandem.kernels.cuda.launch import TritonKernel, Work
+
+WAIT = "griddepcontrol.wait"
+SHARED = 227 << 10
+"""Bytes of shared memory that a block may have on sm_90."""
+
+
+def _ptx(kernel: TritonKernel, work: Work, **types: str | None) -> str:
+    """PTX of a kernel whose pointers are fp32 unless `types` says otherwise, None for one left out."""
+    names = kernel.function.arg_names
+    elements = {param.name: types.get(param.name, "fp32") for param in kernel.signature}
+    given = {name: f"*{element}" for name, element in elements.items() if element}
+    missing = {name: None for name, element in elements.items() if not element}
+    source = ASTSource(
+        kernel.function,
+        {name: given.get(name, "constexpr") for name in names},
+        {**dict(work.constants), **missing, "PDL": True},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in given},
+    )
+    options = {"num_warps": work.num_warps, "num_stages": work.num_stages, "enable_fp_fusion": False}
+    built = compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": True})
+    assert built.metadata.shared <= SHARED
+    assert built.metadata.global_scratch_size == 0
+    return str(built.asm["ptx"])
+
+
+@pytest.mark.parametrize(("n", "k", "gated"), [(5120, 17408, False), (17408, 5120, True), (960, 576, False)])
+@pytest.mark.parametrize("rows", [1, 32, 2048])
+def test_a_linear_prefetches_weights_then_waits_then_reads(n: int, k: int, gated: bool, rows: int) -> None:
+    name, work = linear.linear_work(n, k, rows, gated, 2, k, n)
+    ptx = _ptx(getattr(linear, name), work, x="bf16", weight="bf16", bias=None, count="i32")
+    before, after = ptx.split(WAIT)
+    assert "griddepcontrol.launch_dependents" in before
+    assert not any(read in before for read in ("ld.global", "cp.async"))
+    assert ("prefetch.global.L2" in before) == (rows <= 32)
+    assert "prefetch.global.L2" not in after
+    assert "cp.async.cg.shared.global" in after  # 16 bytes at a time, or loads would not keep memory busy
+    assert "wgmma.mma_async" in after or "mma.sync" in after
+    assert "wgmma.mma_async" in after or rows <= 32
+
+
+def test_an_fp32_linear_multiplies_and_adds_in_one_rounding() -> None:
+    for rows in (8, 64):
+        name, work = linear.linear_work(960, 576, rows, False, 4, 576, 960)
+        ptx = _ptx(getattr(linear, name), work, count="i32")
+        assert "fma.rn.f32" in ptx
+        assert "mma.sync" not in ptx and "wgmma" not in ptx  # whose inputs would be cut to tf32
+
+
+def test_norms_read_their_weight_alone_before_they_wait() -> None:
+    width = 5120
+    add = norm.add_rms_norm_work(32, width, 1e-6, width, width, width, width)
+    for ptx in (
+        _ptx(norm.add_rms_norm, add, row="i32", count="i32", y="bf16"),
+        _ptx(norm.add_rms_norm, add, row=None, sum=None, count="i32"),
+        _ptx(norm.rms_norm, norm.rms_norm_work(32, 24, width // 24, 1e-6, width, width), count="i32", y="bf16"),
+    ):
+        before, after = ptx.split(WAIT)
+        assert "ld.global" in before
+        assert after.count("ld.global") > before.count("ld.global")
+        assert "st.global" not in before
+
+
+def test_the_ends_of_a_pass_read_nothing_before_they_wait() -> None:
+    width = 49152
+    for ptx in (
+        _ptx(embedding.embedding, embedding.embedding_work(32, 576), token="i32", weight="bf16", count="i32"),
+        _ptx(head.gather_rows, head.gather_rows_work(32, 576, 576), row="i32", count="i32", y="bf16"),
+        _ptx(head.argmax_partial, head.argmax_partial_work(32, width, width), count="i32", index="i32"),
+        _ptx(head.argmax_gap, head.argmax_gap_work(32, width), index="i32", count="i32", argmax="i32"),
+    ):
+        before, after = ptx.split(WAIT)
+        assert "ld.global" not in before
+        assert "st.global" in after

@@ -1,0 +1,120 @@
+"""The Triton norms against float64, among rows that no one asked for and poison behind each row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tandem.kernels.cuda.norm import add_rms_norm_work, rms_norm_work
+from tests.kernels.cuda.interpreter import interpreted, run
+
+EPS = 1e-5
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-7}  # the interpreter cuts bf16 off where a GPU rounds
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _count(count: int) -> Tensor:
+    return torch.tensor([count], dtype=torch.int32)
+
+
+def _poisoned(x: Tensor, rows: int, stride: int) -> Tensor:
+    """x [count, WIDTH] as the first of `rows` rows that begin every `stride` elements; NaN elsewhere."""
+    held = torch.full((rows, stride), torch.nan, dtype=x.dtype)
+    held[: x.shape[0], : x.shape[1]] = x
+    return held
+
+
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("groups", "width"), [(1, 1), (1, 576), (3, 64), (5, 96), (1, 1025)])
+def test_rms_norm_norms_each_group_by_itself(groups: int, width: int, dtype: torch.dtype) -> None:
+    rows, count, x_stride, y_stride = 4, 3, groups * width + 3, groups * width + 2
+    x, weight = 3 * _random(count, groups * width), 1 + _random(width)
+    y = torch.full((rows, y_stride), torch.nan, dtype=dtype)
+    run(
+        interpreted("norm").rms_norm,
+        rms_norm_work(rows, groups, width, EPS, x_stride, y_stride),
+        x=_poisoned(x, rows, x_stride),
+        weight=weight,
+        count=_count(count),
+        y=y,
+    )
+    wanted = _normed(x.view(count, groups, width), weight).flatten(1)
+    torch.testing.assert_close(y[:count, : groups * width].double(), wanted, rtol=TOLERANCE[dtype], atol=1e-6)
+    assert y[count:].isnan().all()
+    assert y[:, groups * width :].isnan().all()
+
+
+def _add_rms_norm(
+    x: Tensor, delta: Tensor, weight: Tensor, row: list[int] | None, rows: int, dtype: torch.dtype, keep: bool
+) -> tuple[Tensor | None, Tensor]:
+    """(sum, y) of a pass of `rows` rows, the first ones named by `row` or as many as x has."""
+    width = x.shape[1]
+    count = x.shape[0] if row is None else len(row)
+    total = torch.full((rows, width + 1), torch.nan) if keep else None
+    y = torch.full((rows, width + 4), torch.nan, dtype=dtype)
+    run(
+        interpreted("norm").add_rms_norm,
+        add_rms_norm_work(rows, width, EPS, width + 3, width + 2, width + 1, width + 4),
+        x=_poisoned(x, max(rows, x.shape[0]), width + 3),
+        delta=_poisoned(delta, max(rows, x.shape[0]), width + 2),
+        weight=weight,
+        row=None if row is None else torch.tensor([*row, *[1 << 30] * (rows - count)], dtype=torch.int32),
+        count=_count(count),
+        sum=total,
+        y=y,
+    )
+    for written in (y, total):
+        assert written is None or (written[count:].isnan().all() and written[:, width:].isnan().all())
+    return None if total is None else total[:count, :width], y[:count, :width]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("row", [None, [4, 0, 0]])
+@pytest.mark.parametrize("width", [1, 576, 1030])
+def test_add_rms_norm_norms_the_sum_of_the_rows_named(
+    width: int, row: list[int] | None, keep: bool, dtype: torch.dtype
+) -> None:
+    x, delta, weight = _random(5, width), 2 * _random(6, width)[:5], 1 + _random(width)
+    total, y = _add_rms_norm(x, delta, weight, row, 8, dtype, keep)
+    named = list(range(5)) if row is None else row
+    wanted = (x + delta)[named]
+    if keep:
+        assert total is not None
+        assert torch.equal(total, wanted)
+    torch.testing.assert_close(y.double(), _normed(wanted, weight), rtol=TOLERANCE[dtype], atol=1e-6)
+
+
+def test_a_row_has_its_bits_in_every_bucket_at_every_place() -> None:
+    x, delta, weight = _random(32, 320), _random(33, 320)[:32], _random(320)
+    _, alone = _add_rms_norm(x[:1], delta[:1], weight, None, 1, torch.float32, True)
+    for rows in (2, 8, 24, 32):
+        order = torch.arange(rows).roll(rows // 2)
+        _, y = _add_rms_norm(x[order], delta[order], weight, None, rows, torch.float32, False)
+        assert torch.equal(y[rows // 2], alone[0])
+        _, gathered = _add_rms_norm(x, delta, weight, [0] * rows, rows, torch.float32, False)
+        assert torch.equal(gathered, alone.expand(rows, -1))
+
+
+@given(width=st.integers(1, 20_000), rows=st.tuples(st.integers(1, 2048), st.integers(1, 2048)))
+def test_the_width_alone_orders_the_sum(width: int, rows: tuple[int, int]) -> None:
+    first, second = (add_rms_norm_work(count, width, EPS, width, width, width, width) for count in rows)
+    assert (first.constants, first.num_warps, first.num_stages) == (
+        second.constants,
+        second.num_warps,
+        second.num_stages,
+    )
+    assert width <= dict(first.constants)["BLOCK"] < 2 * width
+    assert first.grid == (rows[0], 1, 1)
+    assert rms_norm_work(rows[0], 3, width, EPS, width, width).grid == (rows[0], 3, 1)
