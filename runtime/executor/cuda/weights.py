@@ -64,7 +64,8 @@ class _Copy:
             except OSError as error:
                 raise BundleCorrupt(f"{self.path}: byte {offset} cannot be read ({error}); copy it again") from None
             if not count:
-                raise BundleCorrupt(f"{self.path}: ends at byte {offset} of {self.nbytes}; copy it again")
+                found = os.fstat(self.file).st_size
+                raise BundleCorrupt(f"{self.path}: ends at byte {found} of {self.nbytes}; copy it again")
             buffer, offset = buffer[count:], offset + count
 
 

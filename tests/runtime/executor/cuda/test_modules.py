@@ -1,0 +1,96 @@
+"""Cubins: each loaded once, held against what programs say, refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tandem.artifacts.program import Kernel
+from tandem.driver import Driver
+from tandem.errors import BundleCorrupt, BundleMismatch, DeviceError
+from tandem.runtime.executor.cuda.modules import Modules, architecture
+from tests.fake_device import make_cubin
+from tests.fake_driver import FakeCuda
+from tests.runtime.executor.cuda.sample import CUBINS, FIRST, KERNELS, SIZES, program
+
+Open = Callable[..., Modules]
+
+
+@pytest.fixture
+def cuda() -> FakeCuda:
+    return FakeCuda()
+
+
+@pytest.fixture
+def modules(cuda: FakeCuda) -> Iterator[Open]:
+    driver = Driver(cuda)
+    device = driver.device(0)
+    driver.set_current(driver.retain(device))
+    made: list[Modules] = []
+
+    def opened(*kernels: Kernel, cubins: dict[str, bytes] | None = None) -> Modules:
+        programs = [program(0, [kernel], ()) for kernel in kernels]
+        made.append(Modules(driver, (cubins or CUBINS).__getitem__, programs, cuda.capability))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.close()
+    driver.release(device)
+    assert (cuda.faults, cuda.left()) == ([], {})
+
+
+def test_each_cubin_is_loaded_once(modules: Open, cuda: FakeCuda) -> None:
+    held = modules(*KERNELS)
+    assert cuda.counts["cuModuleLoadData"] == 0
+    found = held.functions(program(0))
+    assert [cuda.functions[int(handle)].symbol for handle in found] == ["first", "second", "third"]
+    assert held.functions(program(1)).tolist() == found.tolist()
+    assert (held.loads, cuda.counts["cuModuleLoadData"], cuda.counts["cuModuleGetFunction"]) == (2, 2, 3)
+
+
+def test_shared_memory_is_the_most_of_all_programs(modules: Open, cuda: FakeCuda) -> None:
+    first = KERNELS[0]
+    held = modules(first, replace(first, shared=60_000), replace(first, shared=50_000), KERNELS[2])
+    held.functions(program(0, [first], ()))
+    held.functions(program(0, [KERNELS[2]], ()))
+    assert cuda.shared == {"first": 60_000}  # what stays within 48 KiB asks for nothing
+
+
+def test_another_number_of_bytes_is_refused(modules: Open) -> None:
+    cubins = {FIRST: make_cubin({"first": (8, 8, 4)})}
+    held = modules(KERNELS[0], cubins=cubins)
+    with pytest.raises(BundleCorrupt, match=rf"{FIRST}.cubin: first takes arguments of 8, 8, 4 bytes, .* 8, 8, 8, 4;"):
+        held.functions(program(0, [KERNELS[0]], ()))
+
+
+def test_a_kernel_that_is_not_there(modules: Open) -> None:
+    with pytest.raises(BundleCorrupt, match=rf"{FIRST}.cubin: no kernel absent; rebuild the bundle"):
+        modules().functions(program(0, [Kernel(FIRST, "absent", SIZES)], ()))
+
+
+def test_another_capability_and_damage_are_told_apart(modules: Open) -> None:
+    one = program(0, KERNELS[:1], ())
+    with pytest.raises(BundleMismatch, match=r"for compute capability 10.0, this GPU has 9.0; compile the bundle"):
+        modules(KERNELS[0], cubins={FIRST: make_cubin({"first": SIZES}, capability=100)}).functions(one)
+    damaged = b"\0" + CUBINS[FIRST][1:]
+    with pytest.raises(BundleCorrupt, match=r"the driver cannot read it; copy or compile the bundle again"):
+        modules(KERNELS[0], cubins={FIRST: damaged}).functions(one)
+
+
+@pytest.mark.parametrize("call", ["cuModuleLoadData", "cuModuleGetFunction"])
+def test_other_failures_are_the_drivers(modules: Open, cuda: FakeCuda, call: str) -> None:
+    held = modules(KERNELS[0])
+    cuda.fail_at = len(cuda.calls) + ("cuModuleLoadData", "cuModuleGetFunction").index(call)
+    with pytest.raises(DeviceError, match=call):
+        held.functions(program(0, KERNELS[:1], ()))
+
+
+def test_architecture_of_older_and_newer_headers() -> None:
+    """Flags as `readelf -h` shows them: ptxas 12.9 and later write 0x6005a04, earlier ones 0x5a055a."""
+    newer = make_cubin({}, capability=90)
+    older = bytearray(newer)
+    older[8], older[48:52] = 7, (0x5A055A).to_bytes(4, "little")
+    assert (architecture(newer), architecture(bytes(older))) == (90, 90)

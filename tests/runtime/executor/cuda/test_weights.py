@@ -1,0 +1,105 @@
+"""Weights reach the device byte by byte, whatever the chunks; what cannot be read leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.driver import Driver
+from tandem.errors import BundleCorrupt, DeviceError
+from tandem.runtime.executor.cuda import weights
+from tandem.runtime.executor.cuda.weights import Weights
+from tests.fake_driver import FakeCuda
+
+CHUNK = 1000
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    monkeypatch.setattr(weights, "CHUNK", CHUNK)
+    monkeypatch.setattr(weights, "READERS", 3)
+    return FakeCuda()
+
+
+@pytest.fixture
+def driver(cuda: FakeCuda) -> Iterator[Driver]:
+    made = Driver(cuda)
+    device = made.device(0)
+    made.set_current(made.retain(device))
+    yield made
+    made.release(device)
+    assert (cuda.faults, cuda.left()) == ([], {})
+
+
+def copied(cuda: FakeCuda, driver: Driver, path: Path, nbytes: int) -> bytes:
+    """What lies in device memory once it is there."""
+    address = driver.alloc(nbytes + 1)
+    copy = Weights(driver, next(iter(cuda.live["context"])), path, address, nbytes)
+    try:
+        copy.join()
+        assert copy.ms > 0
+        held = cuda.live["memory"][address].array
+        assert held[nbytes] == 0xA5  # not a byte too far
+        return held[:nbytes].tobytes()
+    finally:
+        copy.close()
+        driver.free(address)
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, 999, 1000, 1001, 2000, 3000, 5999, 6001, 17_001, 100_003])
+def test_every_byte_arrives_in_its_place(cuda: FakeCuda, driver: Driver, tmp_path: Path, nbytes: int) -> None:
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8).tobytes()
+    (tmp_path / "weights").write_bytes(data)
+    assert copied(cuda, driver, tmp_path / "weights", nbytes) == data
+    assert cuda.counts["cuMemcpyHtoDAsync_v2"] == -(-nbytes // CHUNK)
+    assert cuda.counts["cuStreamCreate"] == min(3, -(-nbytes // CHUNK))
+
+
+def test_reads_that_end_early_go_on(
+    cuda: FakeCuda, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, whole = os.urandom(5000), os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: whole(file, [buffers[0][:77]], offset))
+    (tmp_path / "weights").write_bytes(data)
+    assert copied(cuda, driver, tmp_path / "weights", len(data)) == data
+
+
+def test_a_file_that_is_shorter_now(cuda: FakeCuda, driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(bytes(4500))
+    with pytest.raises(BundleCorrupt, match="weights: ends at byte 4500 of 9000; copy it again"):
+        copied(cuda, driver, tmp_path / "weights", 9000)
+
+
+def test_a_disk_that_fails(cuda: FakeCuda, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: int, buffers: object, offset: int) -> int:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "weights").write_bytes(bytes(4500))
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(BundleCorrupt, match=r"byte \d+ cannot be read \(.*Input/output error\); copy it again"):
+        copied(cuda, driver, tmp_path / "weights", 4500)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_a_call_that_fails_leaves_nothing(cuda: FakeCuda, driver: Driver, tmp_path: Path, number: int) -> None:
+    (tmp_path / "weights").write_bytes(bytes(7500))
+    cuda.fail_at = len(cuda.calls) + 1 + number
+    before = len(cuda.calls)
+    try:
+        copied(cuda, driver, tmp_path / "weights", 7500)
+    except DeviceError:
+        assert len(cuda.calls) > cuda.fail_at
+    else:
+        assert len(cuda.calls) - before <= number + 2
+
+
+def test_closing_early_ends_the_readers(cuda: FakeCuda, driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(bytes(500_000))
+    address = driver.alloc(500_000)
+    copy = Weights(driver, next(iter(cuda.live["context"])), tmp_path / "weights", address, 500_000)
+    copy.close()
+    driver.free(address)
