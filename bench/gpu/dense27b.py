@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 
 from bench.gpu.shapes import SHAPES, Shape
+from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.progress import Progress
 
 ROOM = 2 << 30
 """Bytes that a bundle takes beside its weights: programs, cubins, tokenizer, rope tables."""
+OFTEN_S = 10.0
 
 
 def main() -> int:
@@ -67,11 +70,10 @@ def lack_of_room(output: Path, shape: Shape) -> str | None:
     )
 
 
-def build(checkpoint: object, name: str, options: argparse.Namespace) -> str:
+def build(checkpoint: Checkpoint, name: str, options: argparse.Namespace) -> str:
     """Compiles; returns the content_id."""
     from tandem.compile.build import build_bundle
     from tandem.compile.plan import make_plan
-    from tandem.compile.progress import Progress
 
     plan = make_plan(
         checkpoint,
@@ -81,8 +83,29 @@ def build(checkpoint: object, name: str, options: argparse.Namespace) -> str:
         device=options.device,
         context_length=options.max_seq_len,
     )
-    with Progress(quiet=not sys.stderr.isatty()) as progress:
+    with Stages(quiet=True) as progress:
         return build_bundle(plan, checkpoint, options.output, replace=True, progress=progress).content_id
+
+
+class Stages(Progress):
+    """Says on stderr when each stage begins, and every OFTEN_S what it is at: where a long build's time went."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._began = self._said = time.perf_counter()
+
+    def stage(self, name: str, share: float) -> None:
+        super().stage(name, share)
+        self._say(name)
+
+    def advance(self, percent: float, name: str | None = None) -> None:
+        super().advance(percent, name)
+        if name is not None and time.perf_counter() - self._said > OFTEN_S:
+            self._say(f"  {name}")
+
+    def _say(self, name: str) -> None:
+        self._said = time.perf_counter()
+        print(f"{self._said - self._began:6.1f} s  {name}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

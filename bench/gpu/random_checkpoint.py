@@ -26,6 +26,8 @@ class RandomCheckpoint(Checkpoint):
         facts = TokenizerFacts(tokenizer_json(shape.vocab_size), CHAT_TEMPLATE, "<|im_start|>", "<|im_end|>", ())
         super().__init__(f"random weights of shape {shape.name}", shape.config(), facts)
         self._seed, self._device = seed, torch.device(device)
+        if self._device.type == "cuda":
+            torch.cuda.init()  # before Tandem asks the driver: it wants all kernels loaded at once, torch has thousands
         sources = weight_sources(resolve(self.config)).values()
         self._shapes = {name: size for s in sources for name, size in zip(s.names, s.shapes, strict=True)}
 

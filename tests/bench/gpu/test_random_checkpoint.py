@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from bench.gpu import dense27b
 from bench.gpu.random_checkpoint import RandomCheckpoint, resized
 from bench.gpu.shapes import DENSE27B, SMOLLM2, Shape
 from tandem.compile.models.families import resolve
@@ -62,3 +65,26 @@ def test_content_is_the_bytes_of_the_tensor() -> None:
 def test_a_shape_is_made_smaller_for_a_try() -> None:
     assert resized(DENSE27B, 2, None, 5000) == replace(DENSE27B, num_hidden_layers=2, vocab_size=5000)
     assert resized(DENSE27B, None, None, None) == DENSE27B
+
+
+def test_a_build_says_when_its_stages_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense27b, "OFTEN_S", -1.0)
+    with dense27b.Stages(quiet=True) as progress:
+        progress.stage("weights", 50)
+        progress.advance(10)
+        progress.advance(10, "head")
+    lines = [line.split(" s  ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["weights", "  head"]
+
+
+def test_a_place_without_room_is_refused_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(path: Path) -> SimpleNamespace:
+        assert path == tmp_path
+        return SimpleNamespace(free=40e9)
+
+    monkeypatch.setattr(dense27b.shutil, "disk_usage", usage)
+    assert dense27b.lack_of_room(tmp_path / "new" / "bundle", SMOLLM2) is None
+    fault = dense27b.lack_of_room(tmp_path / "new" / "bundle", DENSE27B)
+    assert fault is not None and "40.0 GB free" in fault and "remount,size=110g" in fault
