@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the bundle.  [default: NAME-PROFILE]")
 @click.option("--name", help="Name of the model in the bundle.  [default: from MODEL]")
 @click.option("--profile", default="bf16", help="Number formats: fp32, bf16, int8 or int4.")
-@click.option("--device", default="auto", help="auto, cpu, or an ISA level such as cpu-x86-64-v3.")
+@click.option("--device", default="auto", help="auto, cpu, cuda, or such as cpu-x86-64-v3 or cuda-sm90.")
 @click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's]")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
 @click.option("--offline", is_flag=True, help="Take a hub id from the local cache only.")

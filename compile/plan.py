@@ -68,7 +68,7 @@ def make_plan(
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes.
     """
-    spec, chosen, target = resolve(checkpoint.config), find_profile(profile), find_target(device)
+    spec, chosen, target = resolve(checkpoint.config), find_profile(profile), find_target(device, find_profile(profile))
     target.require(chosen)
     context = _context(spec, context_length)
     geometry = target.geometry(spec, chosen, context)
@@ -88,15 +88,18 @@ def make_plan(
     return Plan(name, spec, chosen, target, geometry, tuple(Kind), weight_bytes(spec, chosen, target.layout), resolved)
 
 
-def find_target(device: str) -> Target:
-    """The device to compile for; `auto` is this machine's CPU. UsageError for one that cannot be proved here."""
-    if device.partition("-")[0] == "cuda":
-        from tandem.compile.cuda.target import CudaTarget
+def find_target(device: str, profile: Profile) -> Target:
+    """The device to compile for. UsageError for one that cannot be proved here.
 
-        return CudaTarget.find(device)
+    `auto` is the first GPU in sight where there are kernels of `profile` for it, else this machine's CPU.
+    """
     from tandem.compile.cpu.target import CpuTarget
+    from tandem.compile.cuda.target import CudaTarget
 
-    return CpuTarget.find("cpu" if device == "auto" else device)
+    if device == "auto":
+        return CudaTarget.suitable(profile) or CpuTarget.find("cpu")
+    kind = device.partition("-")[0]
+    return CudaTarget.find(device) if kind == "cuda" else CpuTarget.find(device)
 
 
 def _plain(value: object) -> object:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from tandem.kernels.cuda.table import KERNELS
 
 from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import CONSTANT, EDGE, LAUNCH, PARAM, PROGRAMMATIC, Kernel, Program, Region
@@ -19,6 +18,7 @@ from tandem.compile.compose import Composer
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.kernels.cuda.build import Cubin, Pointer, Variant
+from tandem.kernels.cuda.table import KERNELS
 from tandem.keys import Kind
 
 VECTOR = 16

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tandem.kernels.cuda.attention_chunk import attention_chunk_work
 from tandem.kernels.cuda.kv import kv_move_work, kv_write_work
 from tandem.kernels.cuda.rotary import rotary_kv_write_work, rotary_work
 from torch.fx import Node
@@ -16,6 +15,7 @@ from torch.fx import Node
 from tandem.compile.lowering import ITEM_BYTES
 from tandem.compile.views import VIEWS, arguments, registrar, width
 from tandem.kernels.cuda.attention import attention_works
+from tandem.kernels.cuda.attention_chunk import attention_chunk_work
 from tandem.kernels.cuda.embedding import embedding_work
 from tandem.kernels.cuda.groups import num_groups
 from tandem.kernels.cuda.head import argmax_chunks, argmax_gap_work, argmax_partial_work, gather_rows_work

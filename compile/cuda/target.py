@@ -47,7 +47,7 @@ class CudaTarget:
         found = gpus()
         if not found:
             raise UsageError(
-                f"--device {device}: no GPU is in sight here, so the entries cannot be proved; compile on a machine with "
+                f"--device {device}: no GPU is in sight here, so entries cannot be proved; compile on a machine with "
                 "an NVIDIA GPU and driver, or use --device cpu"
             )
         gpu = found[0]
@@ -59,6 +59,13 @@ class CudaTarget:
                 f"--device {device}: {gpu.name} has compute capability {gpu.capability}, this build knows {known}"
             )
         return cls(gpu)
+
+    @classmethod
+    def suitable(cls, profile: Profile) -> CudaTarget | None:
+        """The target `auto` stands for, or None where there is no GPU, or none with kernels of `profile`."""
+        found = gpus()
+        usable = found and found[0].capability in CAPABILITIES and not profile.low_bit
+        return cls(found[0]) if usable else None
 
     @property
     def device(self) -> str:
@@ -108,7 +115,8 @@ class CudaTarget:
                 isa_level="generic",
                 flags=(),
                 abi=machine.abi,
-                cuda=CudaValidity(capability=gpu.capability, driver=gpu.driver),
+                # Cubins run on every driver of their major version (CUDA Compatibility, "minor version").
+                cuda=CudaValidity(capability=gpu.capability, driver=f"{gpu.driver.partition('.')[0]}.0"),
             ),
             price=PriceFacts(
                 product=machine.product,
