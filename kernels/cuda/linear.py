@@ -74,15 +74,19 @@ def _product(
     row_inside = m < rows
     x_line = m * X_STRIDE
     start = weight + n0.to(tl.int64) * K
+    value_start = start + tl.full((), N, tl.int64) * K
     acc = tl.full((BN, BM) if WEIGHT_LEFT else (BM, BN), 0.0, tl.float32)
     value = acc
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
-        x_tile = _tile(x, x_line, k, row_inside, K, BK, False)
-        acc = _dot(x_tile, _tile(start, n * K, k, inside, K, BK, WHOLE), acc, WEIGHT_LEFT)
+        # Weights first: nothing of theirs waits for `rows` to arrive.
+        tile = _tile(start, n * K, k, inside, K, BK, WHOLE)
         if GATED:
-            value_start = start + tl.full((), N, tl.int64) * K
-            value = _dot(x_tile, _tile(value_start, n * K, k, inside, K, BK, WHOLE), value, WEIGHT_LEFT)
+            value_tile = _tile(value_start, n * K, k, inside, K, BK, WHOLE)
+        x_tile = _tile(x, x_line, k, row_inside, K, BK, False)
+        acc = _dot(x_tile, tile, acc, WEIGHT_LEFT)
+        if GATED:
+            value = _dot(x_tile, value_tile, value, WEIGHT_LEFT)
     if GATED:
         acc = acc / (1.0 + tl.exp(-acc)) * value
     if WEIGHT_LEFT:

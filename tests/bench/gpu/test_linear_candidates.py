@@ -15,7 +15,7 @@ from tandem.kernels.cuda.linear_tiles import ChunkTiles, FewTiles
 def test_candidates_hold_the_bucket_and_differ(shape: str, rows: int) -> None:
     matrix = matrix_of(shape)
     found = candidates(matrix, rows)
-    assert len(found) == len(set(found)) >= 4
+    assert len(found) == len(set(found)) >= 3
     for tiles in found:
         assert isinstance(tiles, FewTiles if rows <= 32 else ChunkTiles)
         assert tiles.bm >= rows or isinstance(tiles, ChunkTiles)
