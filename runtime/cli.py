@@ -55,7 +55,12 @@ def _sendable(context: click.Context, param: click.Parameter, value: str | None)
 @click.option("--seed", type=int, help="Same seed, same text.  [default: fresh noise]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
-@click.option("--threads", type=POSITIVE, help="Threads of a pass.  [default: one a core]")
+@click.option("--threads", type=POSITIVE, help="Threads of a pass, on a CPU.  [default: one a core]")
+@click.option(
+    "--gpu-memory-utilization",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Share of a GPU's memory that weights and KV may take; CUDA_VISIBLE_DEVICES picks the GPU.  [default: 0.9]",
+)
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks a free one.")
 @click.option(
@@ -153,8 +158,9 @@ def _settle() -> None:
 def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
-    names = ("drafter", "threads", "max_model_len", "max_queue", "trust_native", "trust_keys", "served_model_name")
-    return LoadOptions(max_num_seqs=max_num_seqs, **{name: flags[name] for name in names})
+    names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
+    named = {name: flags[name] for name in (*names, "served_model_name")}
+    return LoadOptions(max_num_seqs=max_num_seqs, **named)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tandem.artifacts.io import Geometry
     from tandem.artifacts.reader import Bundle
-    from tandem.runtime.executor.cpu import CpuExecutor
+    from tandem.runtime.executor.base import Executor
 
 log = logging.getLogger("tandem.runtime")
 
@@ -35,7 +35,10 @@ MAX_KV_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What a user may choose at load. None stands for one thread a core, MAX_NUM_SEQS and the bundle's own values."""
+    """What a user may choose at load. None stands for one thread a core, MAX_NUM_SEQS and the bundle's own values.
+
+    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs.
+    """
 
     drafter: Literal["lookup", "none"] = "lookup"
     threads: int | None = None
@@ -45,6 +48,7 @@ class LoadOptions:
     trust_native: bool = False
     trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
+    gpu_memory_utilization: float | None = None
 
 
 def load(path: Path, options: LoadOptions | None = None) -> Service:
@@ -68,8 +72,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     tokenizer = read_tokenizer(bundle.tokenizer_path)
-    num_pages = kv_pages(geometry, context_length, num_lanes)
-    executor = open_executor(bundle, threads=options.threads, num_pages=num_pages)
+    executor = _serving_executor(bundle, options, context_length, num_lanes)
     exact, prices = examine(bundle, executor)
     engine = Engine(
         executor,
@@ -94,7 +97,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     )
 
 
-def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]]:
+def examine(bundle: Bundle, executor: Executor) -> tuple[bool, dict[str, Any]]:
     """Whether speculation may be on, and the prices to go by here; a warning for each thing that is not as it was.
 
     Tokens are left in pages of `executor`, so it may not serve yet.
@@ -121,8 +124,13 @@ def examine(bundle: Bundle, executor: CpuExecutor) -> tuple[bool, dict[str, Any]
     return check.held, prices
 
 
-def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> CpuExecutor:
-    """An executor over `bundle` with a KV pool of `num_pages` and a team of `threads` (default: one a core)."""
+def open_executor(bundle: Bundle, *, threads: int | None = None, num_pages: int) -> Executor:
+    """An executor over `bundle` with a KV pool of `num_pages` and, on a CPU, a team of `threads` (default: one a core).
+
+    On a GPU every graph is made when it returns.
+    """
+    if bundle.on_gpu:
+        return _on_gpu(bundle, threads=threads, pages=(num_pages, num_pages))
     from tandem.runtime.executor.cpu import CpuExecutor, Image
     from tandem.runtime.executor.library import Library
 
@@ -131,9 +139,44 @@ def open_executor(bundle: Bundle, *, threads: int | None, num_pages: int) -> Cpu
     return CpuExecutor(Image(bundle.geometry, bundle.weights.data, library, programs), num_pages=num_pages)
 
 
+def _serving_executor(bundle: Bundle, options: LoadOptions, context_length: int, num_lanes: int) -> Executor:
+    """An executor with pages for `num_lanes` contexts, fewer where memory is short, never less than one context's."""
+    share = options.gpu_memory_utilization
+    if not bundle.on_gpu:
+        if share is not None:
+            raise UsageError("--gpu-memory-utilization is for bundles of a GPU and this one is a CPU's; leave it out")
+        num_pages = kv_pages(bundle.geometry, context_length, num_lanes)
+        return open_executor(bundle, threads=options.threads, num_pages=num_pages)
+    lane = lane_pages(bundle.geometry, context_length)
+    more = {} if share is None else {"utilization": share}
+    return _on_gpu(bundle, threads=options.threads, pages=(lane, num_lanes * lane), whole=False, **more)
+
+
+def _on_gpu(bundle: Bundle, *, threads: int | None, pages: tuple[int, int], **options: Any) -> Executor:
+    """As `tandem.runtime.gpu.open_image`. Nothing is asked of the GPU before it is known that its code may run here."""
+    if threads is not None:
+        raise UsageError("--threads is for bundles of a CPU and this one is a GPU's; leave it out")
+    bundle.fit().require()
+    entries = bundle.programs()
+    cubins = {binary: bundle.cubin(binary) for binary in {k.binary for _, program in entries for k in program.kernels}}
+    assert bundle.gpu is not None, "a machine without one is refused"
+    from tandem.artifacts.layout import WEIGHTS
+    from tandem.runtime.executor.cuda.image import Image
+    from tandem.runtime.gpu import open_image
+
+    programs = [(entry.kind, entry.context_class, entry.rows, program) for entry, program in entries]
+    image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, bundle.gpu.index)
+    return open_image(image, pages=pages, **options)
+
+
+def lane_pages(geometry: Geometry, context_length: int) -> int:
+    """Pages of one lane with a full context and a verify behind it."""
+    return -(-(context_length + MAX_TREE_ROWS) // geometry.page_tokens)
+
+
 def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
     """Pages for `num_lanes` full contexts, fewer where they would take over MAX_KV_SHARE of memory, at least one's."""
-    lane = -(-(context_length + MAX_TREE_ROWS) // geometry.page_tokens)
+    lane = lane_pages(geometry, context_length)
     affordable = int(MAX_KV_SHARE * this_machine().memory) // geometry.page_bytes
     return max(lane, min(num_lanes * lane, affordable))
 

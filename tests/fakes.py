@@ -16,7 +16,7 @@ import numpy as np
 from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import Kind
-from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
@@ -67,7 +67,8 @@ class ScriptedExecutor:
 
     Without `script` the logits are `row_logits`. A `script` forces the argmax: a list is the whole text, prompt
     included, by position (0 past its end); a function is asked with the ids that the row sees, its own last.
-    `passes` records (kind, rows) of every pass; after `fail_after` passes the next one raises.
+    `passes` records (kind, rows) of every pass; after `fail_after` passes the next one raises. With `entries` it is
+    a device of many programs: `ran` are those that passes picked, and a pass costs what the rows of its program do.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class ScriptedExecutor:
         capacities: Geometry | None = None,
         num_pages: int | None = None,
         fail_after: int | None = None,
+        entries: Sequence[Entry] = (),
     ) -> None:
         g = self.geometry = capacities or geometry()
         self.num_pages = g.max_lanes * g.blocks_per_lane if num_pages is None else num_pages
         self.passes: list[tuple[Kind, int]] = []
+        self.entries, self.ran = entries, set[Entry]()
         self.closed = False
         self._script, self._fail_after = script, fail_after
         noise = random.Random(0)
@@ -99,10 +102,20 @@ class ScriptedExecutor:
         return Outcome(
             [int(np.argmax(logits)) for logits in self._logits],
             [float(top - second) for second, top in best],
-            ms=1.0 + 0.1 * len(rows.token),
+            ms=1.0 + 0.1 * self._cost_rows(kind, len(rows.token), max(rows.position) + 1),
         )
 
+    def _cost_rows(self, kind: Kind, num_rows: int, length: int) -> int:
+        """Rows of the program with the fewest that holds the pass, of the least class."""
+        if not self.entries:
+            return num_rows
+        fitting = [e for e in self.entries if e[0] is kind and e[2] >= num_rows and (not e[1] or e[1] >= length)]
+        entry = min(fitting, key=lambda e: (e[2], e[1]))
+        self.ran.add(entry)
+        return entry[2]
+
     def commit(self, moves: Moves) -> float:
+        self._cost_rows(Kind.COMMIT, len(moves.lane), 1)
         for lane, source, target in zip(moves.lane, moves.source, moves.target, strict=True):
             assert target < source
             table = moves.block_table[lane]

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import click
 
 from tandem import __version__
 from tandem.command import run_command
+from tandem.keys import Kind
 
 if TYPE_CHECKING:
     from tandem.artifacts.reader import Bundle
@@ -52,7 +54,7 @@ def spec(
     """Is what BUNDLE answers the same, id by id and bit by bit, whatever is drafted?
 
     Drafters that are wrong, half right and right, every row width as chain and tree, prompts around page and chunk
-    borders, 1 to 4 lanes, several thread counts, greedy and sampled: all against plain decoding.
+    borders, 1 to 4 lanes, on a CPU several thread counts, greedy and sampled: all against plain decoding.
     """
     from tandem.artifacts.reader import open_bundle
     from tandem.device import this_machine
@@ -60,8 +62,12 @@ def spec(
 
     opened = open_bundle(bundle, trust_native=trust_native)
     teams = {1, threads} if threads else {1, 2, this_machine().cores} | (set() if quick else {3})
-    tokens = tokens or (16 if quick else 24)
-    check = Spec(opened.geometry, _opener(opened), _prompts(opened), Options(tokens, tuple(sorted(teams)), quick))
+    options = Options(tokens or (16 if quick else 24), tuple(sorted(teams)), quick)
+    if opened.on_gpu:
+        if threads:
+            raise click.UsageError("--threads is for bundles of a CPU and this one is a GPU's")
+        options = replace(options, threads=(None,), chunks=_chunks(opened))
+    check = Spec(opened.geometry, _opener(opened), _prompts(opened), options)
     if only is not None and only >= len(check.cases):
         raise click.UsageError(f"--case is {only}; the last one is {len(check.cases) - 1}")
     try:
@@ -69,7 +75,7 @@ def spec(
             report = check.run(only, advance)
     finally:
         check.close()
-    flags = [str(bundle), "--tokens", str(tokens), *["--quick"] * quick]
+    flags = [str(bundle), "--tokens", str(options.tokens), *["--quick"] * quick]
     flags += [*(["--threads", str(threads)] if threads else []), *["--trust-native"] * trust_native]
     again = f"tandem-check spec {' '.join(flags)} --case {report.first.number}" if report.first else None
     facts = _about(opened) | report.facts() | {"reproduce": again}
@@ -99,7 +105,13 @@ def _about(bundle: Bundle) -> dict[str, Any]:
     return {"bundle": str(bundle.path), "build_id": manifest.build_id, "content_id": manifest.content_id}
 
 
-def _opener(bundle: Bundle) -> Callable[[int, int], Executor]:
+def _chunks(bundle: Bundle) -> tuple[int, ...]:
+    """Row counts of the programs that only prefill: they serve any context."""
+    entries = bundle.manifest.entries
+    return tuple(sorted({e.rows for e in entries if e.kind is Kind.EXTEND and e.rows and not e.context_class}))
+
+
+def _opener(bundle: Bundle) -> Callable[[int | None, int], Executor]:
     from tandem.runtime import loading
 
     return lambda threads, num_pages: loading.open_executor(bundle, threads=threads, num_pages=num_pages)

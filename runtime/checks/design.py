@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from tandem.artifacts.io import Geometry
@@ -29,7 +29,8 @@ Pair = tuple[tuple[str, object], tuple[str, object]]
 class Case:
     """One run of the engine. `width` is the rows of a round over all lanes, `chunk` the rows a prompt takes of a pass.
 
-    `length` is the prompt's; the other lanes have prompts of their own. `sampled` draws the first lane's tokens.
+    `length` is the prompt's; the other lanes have prompts of their own. `threads` is None where a pass has none to
+    choose. `sampled` draws the first lane's tokens.
     """
 
     drafter: str
@@ -38,24 +39,28 @@ class Case:
     prompt: str
     length: int
     lanes: int
-    threads: int
+    threads: int | None
     chunk: int
     sampled: bool
 
     def __str__(self) -> str:
         return (
             f"drafter {self.drafter}, {self.shape} of {self.width} rows, {self.length} tokens of '{self.prompt}' in "
-            f"chunks of {self.chunk}, {self.lanes} lanes, {self.threads} threads, "
+            f"chunks of {self.chunk}, {self.lanes} lanes, "
+            + (f"{self.threads} threads, " if self.threads else "")
             + ("sampled" if self.sampled else "greedy")
         )
 
 
-def lengths(geometry: Geometry, most: int, *, quick: bool) -> tuple[int, ...]:
-    """Prompt lengths around the borders of chunks and pages, none over `most` tokens."""
+def lengths(geometry: Geometry, most: int, *, quick: bool, chunks: Sequence[int] = ()) -> tuple[int, ...]:
+    """Prompt lengths around the borders of chunks and pages, none over `most` tokens.
+
+    `chunks` are sizes below the largest that have programs of their own.
+    """
     page, chunk = geometry.page_tokens, geometry.max_rows
     borders = [chunk, 1, page + 1, chunk + 1] if quick else [1, 17, 2 * chunk + 5]
     if not quick:
-        borders += [border + step for border in (page, chunk) for step in (-1, 0, 1)]
+        borders += [border + step for border in (page, *chunks, chunk) for step in (-1, 0, 1)]
     return tuple(sorted({max(1, min(length, most)) for length in borders}))
 
 

@@ -67,9 +67,11 @@ class Lab:
         if moves.lane:
             self.executor.commit(moves)
 
-    def state(self, lane: int, length: int) -> str:
-        """Digest of the lane's K and V over its first `length` tokens."""
-        return digest(self.executor.kv(self.table[lane].tolist(), length))
+    def state(self, lane: int, length: int, start: int = 0) -> str:
+        """Digest of the lane's K and V over its first `length` tokens, less the pages below that of `start`."""
+        page_tokens = self.executor.geometry.page_tokens
+        first = start // page_tokens
+        return digest(self.executor.kv(self.table[lane, first:].tolist(), length - first * page_tokens))
 
     def _run(self, kind: Kind, rows: Rows) -> list[str]:
         outcome = self.executor.run(kind, rows)

@@ -1,7 +1,8 @@
 """Measures what passes cost: least milliseconds of several per context class, kind and row count.
 
 Whatever else runs only adds to a time, and a table that is too dear is never put right, as nobody drafts at its prices.
-Times do not depend on what the cache holds, so no text is prefilled for it.
+A CPU's times do not depend on what the cache holds, so no text is prefilled for it; a GPU's do, as clocks follow the
+power that bits take. Where each row count has a program of its own, a step of the staircase has its price at both ends.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ from typing import Any
 import numpy as np
 
 from tandem.keys import Kind, context_classes
+from tandem.runtime.checks.lab import token_ids
 from tandem.runtime.executor.base import Executor, Moves, Rows
+from tandem.runtime.rows import Span, extend_rows
 
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 COMMIT_ROWS = (1, 16)
 MOST_REPEATS, LEAST_REPEATS = 5, 2
 ENOUGH_MS = 60.0
 """Time in one kind of pass after which it is not repeated: noise that shows in 10 ms is little beside 60."""
+FILL = 32768
+"""Tokens whose K and V a GPU is given before it is priced: more than its caches hold, seconds to prefill."""
 
 
-def row_counts(kind: Kind, executor: Executor) -> tuple[int, ...]:
-    """Row counts that are priced; those between are interpolated."""
+def row_counts(kind: Kind, executor: Executor, bound: int = 0) -> tuple[int, ...]:
+    """Row counts that are priced: those of the programs of context class `bound`, or, where one program serves any
+    count, a choice between which prices are interpolated."""
     g = executor.geometry
+    if executor.entries and kind is not Kind.COMMIT:
+        return tuple(sorted({rows for k, b, rows in executor.entries if k is kind and b in (0, bound)}))
     if kind is Kind.EXTEND:
         return tuple(sorted({1, 2, min(4, g.max_rows), min(32, g.max_rows), g.max_rows}))
     return COMMIT_ROWS if kind is Kind.COMMIT else tuple(r for r in VERIFY_ROWS if r <= g.max_outputs)
@@ -35,26 +43,52 @@ def measure(executor: Executor, advance: Callable[[str], None] = lambda name: No
     Classes that the executor's pages do not hold are left out: the next lower one stands for them.
     """
     g, table = executor.geometry, dict[str, Any]()
-    for kind in Kind:
-        for rows in row_counts(kind, executor):
-            pass_ms(executor, kind, rows, 0)  # warm-up
+    many = bool(executor.entries)
+    if many:
+        advance("a text for prices")
+        _fill(executor)
     held = executor.num_pages * g.page_tokens
     for bound in context_classes(g.context_length):
-        context = max(0, min(bound * 3 // 4, g.context_length - g.max_rows))
+        context = bound * 3 // 4
         if table and context + g.max_rows > held:
             break
-        table[str(bound)] = _class(executor, context, advance)
-    last = table[list(table)[-1]][Kind.VERIFY_CHAIN.value]
-    (r0, ms0), (r1, ms1) = list(last.items())[-2:]
-    table["step_ms"] = round(max(0.0, (ms1 - ms0) / (int(r1) - int(r0))), 4)
+        if many or not table:
+            for kind, rows in _passes(executor, bound):
+                pass_ms(executor, kind, rows, context if many else 0)  # warm-up
+        table[str(bound)] = _class(executor, bound, context, advance)
+    last = list(table)[-1]
+    r0, r1 = (0, *row_counts(Kind.VERIFY_CHAIN, executor, int(last)))[-2:]
+    chains = table[last][Kind.VERIFY_CHAIN.value]
+    table["step_ms"] = round(max(0.0, (chains[str(r1)] - chains.get(str(r0), 0.0)) / (r1 - r0)), 4)
     return table
 
 
-def _class(executor: Executor, context: int, advance: Callable[[str], None]) -> dict[str, Any]:
+def _fill(executor: Executor) -> None:
+    """Prefills lane 0 so far that no cache of the device holds it, in the pages that `pass_ms` goes round in."""
+    g = executor.geometry
+    blocks = _blocks_in_use(executor)
+    table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % blocks
+    ids = token_ids(min(blocks * g.page_tokens, g.context_length), g.vocab_size, seed=9)
+    for begin in range(0, len(ids), g.max_rows):
+        executor.run(Kind.EXTEND, extend_rows([Span(0, begin, ids[begin : begin + g.max_rows], output=True)], table))
+
+
+def _blocks_in_use(executor: Executor) -> int:
+    """Pages that passes go round in: all of them, or no more than `_fill` fills."""
+    most = max(1, FILL // executor.geometry.page_tokens) if executor.entries else executor.num_pages
+    return min(executor.num_pages, most)
+
+
+def _passes(executor: Executor, bound: int) -> list[tuple[Kind, int]]:
+    """What is measured in a class. Where each count has a program, a step of several lanes is a chain's: not twice."""
+    chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if executor.entries else ()
+    passes = [(kind, rows) for kind in Kind for rows in row_counts(kind, executor, bound)]
+    return [(kind, rows) for kind, rows in passes if kind is not Kind.EXTEND or rows not in chains]
+
+
+def _class(executor: Executor, bound: int, context: int, advance: Callable[[str], None]) -> dict[str, Any]:
     """One class's curves. Passes take turns, so that a slow moment falls on all of them alike."""
-    times: dict[tuple[Kind, int], list[float]] = {
-        (kind, rows): [] for kind in Kind for rows in row_counts(kind, executor)
-    }
+    times: dict[tuple[Kind, int], list[float]] = {key: [] for key in _passes(executor, bound)}
     for turn in range(MOST_REPEATS):
         advance(f"prices at {context} tokens, {turn + 1} of {MOST_REPEATS}")
         for key, taken in times.items():
@@ -62,24 +96,30 @@ def _class(executor: Executor, context: int, advance: Callable[[str], None]) -> 
                 taken.append(pass_ms(executor, *key, context))
     curves: dict[str, Any] = {}
     for kind in Kind:
-        floor = 0.0
-        for rows in row_counts(kind, executor):
-            floor = max(floor, min(times[kind, rows]))  # never falls with more rows
-            curves.setdefault(kind.value, {})[str(rows)] = round(floor, 4)
+        floor, below, curve = 0.0, 0, curves.setdefault(kind.value, {})
+        for rows in row_counts(kind, executor, bound):
+            taken = times.get((kind, rows)) or times[Kind.VERIFY_CHAIN, rows]
+            floor = max(floor, min(taken))  # never falls with more rows
+            if executor.entries and kind is not Kind.COMMIT:
+                curve[str(below + 1)] = round(floor, 4)  # a program's fewest rows cost what its most do
+            curve[str(rows)] = round(floor, 4)
+            below = rows
     curves["plain"] = curves[Kind.EXTEND.value]["1"]
     return curves
 
 
 def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> float:
-    """Milliseconds of one pass over a lane of `context` tokens, in whatever pages there are."""
+    """Milliseconds of one pass over a lane of `context` tokens, fewer where the rows need the room, in any pages."""
     g = executor.geometry
-    table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % executor.num_pages
+    context = max(0, min(context, g.context_length - num_rows))
+    table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % _blocks_in_use(executor)
+    tokens = token_ids(num_rows, g.vocab_size, seed=9) if executor.entries else [0] * num_rows
     zeros, place = [0] * num_rows, range(context, context + num_rows)
     after = range(context + 1, context + num_rows + 1)
     if kind is Kind.COMMIT:
         return executor.commit(Moves(zeros, after, place, table))
     outputs = [num_rows - 1] if kind is Kind.EXTEND else range(num_rows)
-    rows = Rows(zeros, place, zeros, place, after, outputs, table)
+    rows = Rows(tokens, place, zeros, place, after, outputs, table)
     if kind is Kind.VERIFY_TREE:
         rows.prefix = [context] * num_rows
         rows.ancestor = [range(context, context + row + 1) for row in range(num_rows)]

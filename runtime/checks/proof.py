@@ -80,9 +80,9 @@ class Proof:
 
     def __init__(self, lab: Lab, advance: Callable[[str], None] = lambda name: None) -> None:
         self.lab, self.advance, self.report = lab, advance, Report()
-        vocab = lab.executor.geometry.vocab_size
+        self._vocab_size = lab.executor.geometry.vocab_size
         length = min(TEXT, lab.executor.geometry.context_length - MAX_TREE_ROWS)
-        self._texts = [token_ids(length, vocab, seed=1000 + lane) for lane in range(lab.num_lanes)]
+        self._texts = [token_ids(length, self._vocab_size, seed=1000 + lane) for lane in range(lab.num_lanes)]
         self._held = [0] * lab.num_lanes  # how many first tokens of its text a lane holds
         self._prefixes = [n for n in PREFIXES if n <= length]
         self._reference = Reference(lab)
@@ -104,7 +104,7 @@ class Proof:
             yield Kind.VERIFY_CHAIN, [0], [prefix], [self._chain(0, prefix, num_rows)]
         for i in range(NUM_TREES):
             num_rows = 2 + i * (MAX_TREE_ROWS - 2) // (NUM_TREES - 1)
-            yield Kind.VERIFY_TREE, [0], [self._prefix(i)], [self._tree(num_rows)]
+            yield Kind.VERIFY_TREE, [0], [self._prefix(i)], [random_tree(num_rows, self._vocab_size, self._random)]
         yield from self._joint()
 
     def _case(self, kind: Kind, lanes: list[int], starts: list[int], trees: list[DraftTree]) -> Case:
@@ -180,7 +180,8 @@ class Proof:
             share = MAX_TREE_ROWS // num_lanes
             chains = [self._chain(lane, start, share) for lane, start in zip(lanes, starts, strict=True)]
             yield Kind.VERIFY_CHAIN, lanes, starts, chains
-            yield Kind.VERIFY_TREE, lanes, starts, [self._tree(share) for _ in lanes]
+            trees = [random_tree(share, self._vocab_size, self._random) for _ in lanes]
+            yield Kind.VERIFY_TREE, lanes, starts, trees
             yield Kind.EXTEND, lanes, starts, [self._chain(lane, s, 1) for lane, s in zip(lanes, starts, strict=True)]
 
     def _prefix(self, i: int) -> int:
@@ -191,13 +192,13 @@ class Proof:
         tokens = (self._texts[lane] * 2)[start : start + num_rows]
         return DraftTree.chain(tokens[0], tokens[1:], [0.5] * (num_rows - 1), "proof")
 
-    def _tree(self, num_rows: int) -> DraftTree:
-        """A random tree in depth-first order: each node hangs under one of the last node's path."""
-        vocab = self.lab.executor.geometry.vocab_size
-        tree = DraftTree.root(self._random.randrange(vocab))
-        for node in range(1, num_rows):
-            tree.parents.append(self._random.choice(tree.path(node - 1)[-4:]))
-            tree.tokens.append(self._random.randrange(vocab))
-            tree.scores.append(0.5)
-            tree.sources.append("proof")
-        return tree
+
+def random_tree(num_rows: int, vocab_size: int, rng: random.Random) -> DraftTree:
+    """A random tree in depth-first order: each node hangs under one of the last node's path."""
+    tree = DraftTree.root(rng.randrange(vocab_size))
+    for node in range(1, num_rows):
+        tree.parents.append(rng.choice(tree.path(node - 1)[-4:]))
+        tree.tokens.append(rng.randrange(vocab_size))
+        tree.scores.append(0.5)
+        tree.sources.append("proof")
+    return tree

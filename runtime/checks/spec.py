@@ -1,6 +1,6 @@
 """Holds a bundle to the promise: whatever drafts, widths, lanes, chunks and threads, ids and bits are the plain ones.
 
-The oracle is the same engine with one lane, one thread and no drafter. Knows nothing of files.
+The oracle is the same engine with one lane, the first number of threads and no drafter. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SCRIPTED, SHAPES, 
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
 from tandem.runtime.checks.lab import Lab, pages_for, token_ids
 from tandem.runtime.checks.prompts import last
-from tandem.runtime.checks.proof import TEXT, Proof
+from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.spec_report import SpecReport
 from tandem.runtime.checks.watch import Recording, Watch
 from tandem.runtime.drafters.base import Drafter
@@ -26,10 +26,12 @@ from tandem.runtime.executor.base import Executor
 from tandem.runtime.request import FinishReason, Request, Sampling
 
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=2026)
-CHUNKS = (16, 5)
+CHUNKS = (16, 5, 300)
 """Rows that a prompt takes of a pass, besides a whole pass."""
 
 PROOF_STEPS = 61
+Threads = int | None
+"""A team's size, None on a device without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much is checked: `tokens` ids of each answer, on teams of each of `threads`; `quick` takes fewer cases."""
+    """How much is checked: `tokens` ids of each answer, on teams of each of `threads`, the first for plain answers.
+
+    `quick` takes fewer cases. `chunks` are prefill sizes with programs of their own.
+    """
 
     tokens: int
-    threads: tuple[int, ...]
+    threads: tuple[Threads, ...] = (None,)
     quick: bool = False
+    chunks: tuple[int, ...] = ()
 
 
 class Spec:
@@ -59,7 +65,7 @@ class Spec:
     def __init__(
         self,
         geometry: Geometry,
-        open_executor: Callable[[int, int], Executor],
+        open_executor: Callable[[Threads, int], Executor],
         prompts: Mapping[str, Sequence[int]],
         options: Options,
     ) -> None:
@@ -69,13 +75,13 @@ class Spec:
         if most < 1:
             raise TandemError(f"--tokens {options.tokens} leaves no room for a prompt in {geometry.context_length}")
         self._lanes = min(MAX_LANES, geometry.max_lanes)
-        sizes = lengths(geometry, most, quick=options.quick)
+        sizes = lengths(geometry, most, quick=options.quick, chunks=options.chunks)
         self._pages = pages_for(
-            max(TEXT, sizes[-1] + options.tokens + MAX_TREE_ROWS), geometry.page_tokens, self._lanes
+            max(text_tokens(geometry), sizes[-1] + options.tokens + MAX_TREE_ROWS), geometry.page_tokens, self._lanes
         )
         # One prompt per length: what the other lanes of a case are asked.
         self._beside = [(list(prompts)[i % len(prompts)], size) for i, size in enumerate(sizes)]
-        self._executors: dict[int, Watch] = {}
+        self._executors: dict[Threads, Watch] = {}
         self._plain: dict[Ask, Recording] = {}
         levels = {
             "drafter": DRAFTERS,
@@ -106,7 +112,7 @@ class Spec:
             report.passes.update(executor.passes)
         if only is None:
             executor = self._executor(self._options.threads[-1])
-            report.proof = Proof(Lab(executor, self._lanes), advance).run()
+            report.proof = prove(Lab(executor, self._lanes), advance)
         return report
 
     def close(self) -> None:
@@ -132,11 +138,13 @@ class Spec:
     def _answer(self, ask: Ask) -> Recording:
         """The plain answer."""
         if ask not in self._plain:
-            (recording,) = self._serve([ask], self._executor(1), None, FixedWidth(1, "chain"), None)
+            (recording,) = self._serve(
+                [ask], self._executor(self._options.threads[0]), None, FixedWidth(1, "chain"), None
+            )
             self._plain[ask] = recording
         return self._plain[ask]
 
-    def _executor(self, threads: int) -> Watch:
+    def _executor(self, threads: Threads) -> Watch:
         if threads not in self._executors:
             self._executors[threads] = Watch(self._open(threads, self._pages))
         return self._executors[threads]

@@ -76,7 +76,8 @@ class SpecReport:
         tally.rounds += found.stats.rounds
         tally.tokens += found.stats.completion_tokens
         self.lanes.add(case.lanes)
-        self.threads.add(case.threads)
+        if case.threads is not None:
+            self.threads.add(case.threads)
         ids = found.ids[: self.tokens] + [None] * (self.tokens - len(found.ids))
         astray = [i for i in range(self.tokens) if ids[i] != wanted.ids[i]]
         same = astray[0] if astray else self.tokens - 1
@@ -118,7 +119,8 @@ class SpecReport:
         ]
         lines = [*table(head, rows), ""]
         widths = "; ".join(f"{kind} {_ranges(self._widths(kind))}" for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE))
-        lines.append(f"rows: {widths}; lanes {_ranges(self.lanes)}; threads {_ranges(self.threads)}")
+        teams = f"; threads {_ranges(self.threads)}" if self.threads else ""
+        lines.append(f"rows: {widths}; lanes {_ranges(self.lanes)}{teams}")
         if self.proof:
             lines.append(
                 f"rows against one-token steps: {self.proof.cases:,} compared, {self.proof.differing:,} differ"

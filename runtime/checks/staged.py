@@ -19,7 +19,7 @@ from tandem.device import this_machine
 from tandem.keys import Kind
 from tandem.runtime.checks import pricing
 from tandem.runtime.checks.lab import Lab, pages_for
-from tandem.runtime.checks.proof import TEXT, Proof
+from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.executor.cpu import CpuExecutor, Image
@@ -78,18 +78,18 @@ class StagedCuda(msgspec.Struct, tag_field="device", tag="cuda", forbid_unknown_
         return self._open(least, most)
 
     def _open(self, least: int, most: int) -> Executor:
+        from tandem.runtime.executor.cuda.image import Image as GpuImage
         from tandem.runtime.gpu import open_image
 
         decoded = {path: decode(Path(path).read_bytes(), path) for path in {entry.path for entry in self.programs}}
-        return open_image(
+        image = GpuImage(
             self.geometry,
             weights=Path(self.weights),
             programs=[(entry.kind, entry.context_class, entry.rows, decoded[entry.path]) for entry in self.programs],
             cubins=lambda sha256: (Path(self.cubins) / f"{sha256}.cubin").read_bytes(),
             device=self.device_index,
-            pages=(least, most),
-            poison=True,
         )
+        return open_image(image, pages=(least, most), poison=True)
 
 
 Staged = StagedCpu | StagedCuda
@@ -103,11 +103,11 @@ def say_step(name: str) -> None:
 def examine(staged: Staged) -> dict[str, Any]:
     """Proof, oracle and prices of `staged`, as they go into the bundle."""
     g = staged.geometry
-    least = pages_for(min(TEXT, g.context_length), g.page_tokens, g.max_lanes)
+    least = pages_for(text_tokens(g), g.page_tokens, g.max_lanes)
     executor = staged.open_roomy(least, max(least, g.blocks_per_lane))  # prices want a whole context
     try:
         lab = Lab(executor, g.max_lanes)
-        report = Proof(lab, say_step).run()
+        report = prove(lab, say_step)
         say_step("identity scenario")
         fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
         oracle = {name: run_scenario(lab, sizes) for name, sizes in fitting.items()}

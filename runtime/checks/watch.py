@@ -17,6 +17,9 @@ from tandem.runtime.checks.lab import digest
 from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
 from tandem.runtime.request import FinishReason, LaneStats
 
+LATELY = 512
+"""Last tokens of a text whose K and V are compared after every round: all of it would take minutes."""
+
 
 class Watch:
     """An executor that remembers its last pass. `passes` counts (kind, rows) of all."""
@@ -24,6 +27,7 @@ class Watch:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.entries = executor.entries
         self.passes: Counter[tuple[Kind, int]] = Counter()
         self._last: tuple[Kind, Rows, Outcome] | None = None
 
@@ -57,10 +61,12 @@ class Watch:
                 bits = digest(self.logits(output).tobytes())
                 yield start + len(line) - 1, bits, outcome.gap[output]
 
-    def state(self, lane: int, length: int) -> str:
-        """Digest of the lane's K and V over `length` tokens, by the block table of the last pass."""
+    def state(self, lane: int, length: int, start: int = 0) -> str:
+        """Digest of the lane's K and V over `length` tokens less the pages below that of `start`, by the last table."""
         assert self._last is not None
-        return digest(self.kv(self._last[1].block_table[lane].tolist(), length))
+        page_tokens = self.geometry.page_tokens
+        first = start // page_tokens
+        return digest(self.kv(self._last[1].block_table[lane, first:].tolist(), length - first * page_tokens))
 
 
 def _line(kind: Kind, rows: Rows, row: int) -> tuple[int, list[int]]:
@@ -79,7 +85,8 @@ class Recording:
     """A sink that keeps an answer with its bits, and needs no more after `wanted` ids.
 
     `logits[i]` and `gaps[i]` are of the row that chose `ids[i]`; `states[i]` is the state below it, prompt included,
-    where a round ended there. `lane` tells the lane's number once it is open.
+    where a round ended there; behind the first, of long texts only what was written LATELY. `lane` tells the lane's
+    number once it is open.
     """
 
     watch: Watch
@@ -99,7 +106,8 @@ class Recording:
         for position, bits, gap in self.watch.seen(self.lane(), text):
             index = position + 1 - len(self.prompt)
             self.logits[index], self.gaps[index] = bits, gap
-        self.states[len(self.ids) - 1] = self.watch.state(self.lane(), len(text) - 1)
+        start = max(0, len(text) - 1 - LATELY) if len(self.ids) > 1 else 0
+        self.states[len(self.ids) - 1] = self.watch.state(self.lane(), len(text) - 1, start)
         return len(self.ids) >= self.wanted
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:

@@ -65,7 +65,9 @@ class Executor(Protocol):
 
     geometry: Geometry
     num_pages: int
-    entries: Sequence[Entry]
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         """One pass of kind extend, verify-chain or verify-tree."""

@@ -32,6 +32,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts)
     opened = SimpleNamespace(
         manifest=manifest,
+        on_gpu=False,
         geometry=CAPACITIES,
         tokenizer_path=path,
         prices={},

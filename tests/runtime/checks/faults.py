@@ -20,6 +20,7 @@ class Faulty:
     def __init__(self, executor: Executor, fault: str, when: Callable[[Kind, Rows], bool] = several) -> None:
         self._executor, self._fault, self._when = executor, fault, when
         self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.entries = executor.entries
         self._wrong = False
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:

@@ -43,11 +43,11 @@ LEVELS: dict[str, tuple] = {
 
 
 def check(
-    wrong: Callable[[Executor, int], Executor] = lambda executor, threads: executor, **options: Any
+    wrong: Callable[[Executor, int | None], Executor] = lambda executor, threads: executor, **options: Any
 ) -> SpecReport:
     """A quick check of the scripted executor; `wrong` may wrap it, told the threads."""
 
-    def open_executor(threads: int, num_pages: int) -> Executor:
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
         return wrong(ScriptedExecutor(capacities=CAPACITIES, num_pages=num_pages), threads)
 
     return Spec(CAPACITIES, open_executor, PROMPTS, Options(12, (1, 2), quick=True)).run(**options)
@@ -136,7 +136,7 @@ def test_each_fault_is_seen(fault: str) -> None:
 
 
 def test_a_fault_of_one_thread_count_is_seen_and_its_case_repeats_it() -> None:
-    def wrong(executor: Executor, threads: int) -> Executor:
+    def wrong(executor: Executor, threads: int | None) -> Executor:
         return Faulty(executor, "argmax") if threads == 2 else executor
 
     first = check(wrong).first
