@@ -63,7 +63,6 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
     """The facts as text, a line each."""
     geometry, proof, fit = facts["geometry"], facts["proof"], facts["fit"]
     weights = facts["files"][layout.WEIGHTS]
-    kinds = dict.fromkeys(entry["kind"] for entry in facts["entries"])
     yield f"{facts['name']}: {facts['family']}, profile {facts['profile']}, device {facts['device']}"
     yield f"  arithmetic  {facts['arithmetic']}: {proof['cases']:,} cases compared, {proof['differing']:,} differ"
     yield from _quality_lines(facts["quality"])
@@ -72,7 +71,8 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
         f"{geometry['max_rows']} rows a pass, pages of {geometry['page_tokens']} tokens"
     )
     yield f"  size        {_mib(facts['bytes'])} in {len(facts['files'])} files, {_mib(weights)} of it weights"
-    yield f"  entries     {len(facts['entries'])}: {', '.join(kinds)}"
+    yield from _entry_lines(facts["entries"])
+    yield from _gpu_lines(facts["host"])
     yield from _price_lines(facts["prices"])
     yield f"  here        {fit['grade']}"
     for reason in fit["reasons"]:
@@ -103,6 +103,44 @@ def _quality_lines(quality: dict[str, Any] | None) -> Iterator[str]:
         f"{answers['reference_unique_4grams']:.1%} before; {answers['stops']} end by themselves, "
         f"{answers['reference_stops']} before"
     )
+
+
+def _entry_lines(entries: list[dict[str, Any]]) -> Iterator[str]:
+    """How many there are, and of each kind which row counts in which context classes, where it has several."""
+    kinds, programs = dict.fromkeys(entry["kind"] for entry in entries), {entry["program"] for entry in entries}
+    shared = f" in {len(programs)} programs" if len(programs) != len(entries) else ""
+    yield f"  entries     {len(entries)}{shared}: {', '.join(kinds)}"
+    for kind in kinds:
+        rows: dict[int, list[int]] = {}
+        for entry in entries:
+            if entry["kind"] == kind:
+                rows.setdefault(entry["context_class"], []).append(entry["rows"])
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for context, counts in rows.items():
+            alike.setdefault(tuple(sorted(counts)), []).append(context)
+        for buckets, contexts in alike.items():
+            if contexts != [0] or buckets != (0,):
+                yield f"              {kind} {_contexts(sorted(contexts))}: {', '.join(map(_count, buckets))} rows"
+
+
+def _contexts(classes: list[int]) -> str:
+    if classes == [0]:
+        return "at any context"
+    span = f"{classes[0]:,} to {classes[-1]:,}" if len(classes) > 1 else f"{classes[0]:,}"
+    return f"in {len(classes)} context class{'es' * (len(classes) > 1)}, {span}"
+
+
+def _count(rows: int) -> str:
+    return f"{rows:,}" if rows else "any number of"
+
+
+def _gpu_lines(host: dict[str, Any]) -> Iterator[str]:
+    cuda, gpu = host["validity"]["cuda"], host["price"]["gpu"]
+    if cuda is not None:
+        yield f"  gpu         compute capability {cuda['capability']}, a driver for CUDA {cuda['driver']} or later"
+    if gpu is not None:
+        multiprocessors = f"{gpu['multiprocessors']} multiprocessors"
+        yield f"              priced on {gpu['product']}, {multiprocessors}, {_mib(gpu['memory'])}"
 
 
 def _price_lines(prices: dict[str, Any]) -> Iterator[str]:

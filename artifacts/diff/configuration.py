@@ -15,7 +15,7 @@ from tandem.artifacts.diff.change import Change, files, shown, walk
 from tandem.artifacts.manifest import Manifest
 from tandem.artifacts.reader import Bundle
 
-KERNELS = "kernels/cpu/"
+KERNELS = ("kernels/cpu/", "kernels/cuda/")
 """Sources of kernels; all others decide what a compiler makes of them."""
 _LABELS = ("name", "family", "profile", "device", "arithmetic")
 _TOKENIZER = ("bos_token", "eos_token", "stop_ids")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts import digest, layout
-from tandem.artifacts.diff.change import Change, shown, walk
+from tandem.artifacts.diff.change import MAX_NAMES, Change, listed, shown, walk
 from tandem.artifacts.manifest import EntryRecord, Manifest
 from tandem.artifacts.reader import Bundle
 from tandem.artifacts.weights import MappedWeights
@@ -30,7 +30,7 @@ def content_changes(one: Bundle, two: Bundle, progress: digest.Progress | None =
     before, after = digests(one.manifest), digests(two.manifest)
     if before[layout.WEIGHTS] != after[layout.WEIGHTS]:
         yield _tensor_change(one.weights, two.weights, progress)
-    yield from walk("kernels", _libraries(one.manifest), _libraries(two.manifest), "library")
+    yield from _binaries(one, two)
     yield from _program_changes(one, two)
     if before[layout.TOKENIZER] != after[layout.TOKENIZER]:
         sha256 = before[layout.TOKENIZER], after[layout.TOKENIZER]
@@ -41,9 +41,13 @@ def content_changes(one: Bundle, two: Bundle, progress: digest.Progress | None =
         yield Change("proof", layout.PROOF, before[layout.PROOF], after[layout.PROOF], f"another {layout.PROOF}")
 
 
-def _libraries(manifest: Manifest) -> str:
-    """The digests of the native libraries: usually one."""
-    return ", ".join(digests(manifest, layout.KERNELS).values())
+def _binaries(one: Bundle, two: Bundle) -> Iterator[Change]:
+    """The one library of a CPU's bundle by its digest, the many cubins of a GPU's by how many are others."""
+    before, after = (tuple(digests(bundle.manifest, layout.KERNELS).values()) for bundle in (one, two))
+    if one.on_gpu or two.on_gpu:
+        yield from walk("kernels", before, after, "binaries")
+    else:
+        yield from walk("kernels", ", ".join(before), ", ".join(after), "library")
 
 
 def _tensor_change(one: MappedWeights, two: MappedWeights, progress: digest.Progress | None) -> Change:
@@ -86,20 +90,24 @@ def _equal(one: np.ndarray, two: np.ndarray, progress: digest.Progress | None) -
 
 
 def _program_changes(one: Bundle, two: Bundle) -> Iterator[Change]:
+    """A change for each entry whose program is another, and one for all where they are many of a sort."""
     before, after = _programs(one.manifest), _programs(two.manifest)
+    sorts: dict[str, list[str]] = {}
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
-        if old and new and old.sha256 != new.sha256:
+        if not (old and new):
+            sorts.setdefault(f"in the {'first' if old else 'second'} only", []).append(name)
+        elif old.sha256 != new.sha256:
             counts = one.read_program(old).launches.size, two.read_program(new).launches.size
-            words = (
-                f"{name}: {counts[0]:,} -> {counts[1]:,} launches"
-                if counts[0] != counts[1]
-                else f"{name}: other arguments"
-            )
-            yield Change("programs", name, old.sha256, new.sha256, words)
-        elif not (old and new):
-            words = f"{name}: in the {'first' if old else 'second'} only"
-            yield Change("programs", name, old and old.sha256, new and new.sha256, words)
+            words = f"{counts[0]:,} -> {counts[1]:,} launches" if counts[0] != counts[1] else "other arguments"
+            sorts.setdefault(words, []).append(name)
+    for words, names in sorts.items():
+        old_shas, new_shas = ({name: side[name].sha256 for name in names if name in side} for side in (before, after))
+        if len(names) > MAX_NAMES:
+            yield Change("programs", "", old_shas, new_shas, f"{len(names)} entries: {words}: {listed(names)}")
+            continue
+        for name in names:
+            yield Change("programs", name, old_shas.get(name), new_shas.get(name), f"{name}: {words}")
 
 
 def _programs(manifest: Manifest) -> dict[str, EntryRecord]:

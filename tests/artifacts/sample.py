@@ -71,7 +71,7 @@ def resolved(facts: dict[str, Any], **changes: Any) -> Resolved:
         "profile": {"name": facts["profile"]},
         "device": facts["device"],
         "geometry": facts["geometry"],
-        "entries": tuple(entry.kind for entry in facts["entries"]),
+        "entries": tuple(dict.fromkeys(entry.kind for entry in facts["entries"])),
         "flags": ("-O3",),
         "program_version": program.VERSION,
         "sources": {"kernels/cpu/linear.cpp": "cd" * 32},
@@ -94,6 +94,13 @@ def fill(
     binary = writer.add_kernel(library)
     for kind in Kind:
         writer.add(layout.program_file(kind), program.encode(_program(binary, launches)))
+    fill_data(writer, note, weights=weights, **files)
+
+
+def fill_data(
+    writer: BundleWriter, note: str = "sample", *, weights: dict[str, np.ndarray] | None = None, **files: object
+) -> None:
+    """All files but programs and native code."""
     tensors = weights or WEIGHTS
     announced = [(name, DTYPES[array.dtype.name], array.shape) for name, array in tensors.items()]
     with WeightsWriter(writer.path(layout.WEIGHTS), announced) as file:
