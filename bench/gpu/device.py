@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,7 @@ class Device:
 
     def __init__(self, executor: CudaExecutor) -> None:
         self._executor, self._driver = executor, executor._driver
-        self._stream, self._bases = executor._stream, executor._bases
+        self._stream, self._bases = executor._passes.stream, executor._bases
         self._driver.set_current(executor._context)
 
     def graph_ms(self, kind: Kind, length: int, rows: int, repeats: int = 9) -> Spread:
@@ -81,27 +81,24 @@ class Device:
     @contextmanager
     def restored(self, program: Program) -> Iterator[int]:
         """An executable graph built node by node, as serving does."""
-        with self._held(build(self._driver, program, self._functions(program), self._bases)) as graph:
-            yield graph
+        functions = self._functions(program)
+        with ExitStack() as stack:
+            yield build(stack, self._driver, program, functions, self._bases, self._stream)
+            self._driver.synchronize(self._stream)
 
     @contextmanager
     def captured(self, program: Program) -> Iterator[int]:
         """An executable graph of the same launches, as a stream captures them."""
-        with self._held(self._capture(program)) as graph:
-            yield graph
-
-    def _functions(self, program: Program) -> np.ndarray:
-        return self._executor._modules.functions(program)
-
-    @contextmanager
-    def _held(self, graph: int) -> Iterator[int]:
+        graph = self._capture(program)
         try:
             self._driver.upload(graph, self._stream)
-            self._driver.synchronize(self._stream)
             yield graph
         finally:
             self._driver.synchronize(self._stream)
             self._driver.executable_destroy(graph)
+
+    def _functions(self, program: Program) -> np.ndarray:
+        return self._executor._modules.functions(program)
 
     def _between(self, graph: int, count: int) -> float:
         driver, stream = self._driver, self._stream
