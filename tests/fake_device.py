@@ -51,7 +51,7 @@ class Memory:
 
 @dataclass
 class Work:
-    """Something queued; `touches` are the (address, bytes) it will use."""
+    """Something queued; `touches` are the (address, bytes) it will use, a graph's handle and 0 for a launch."""
 
     do: Callable[[], object]
     touches: tuple[tuple[int, int], ...] = ()

@@ -239,7 +239,9 @@ class FakeCuda(Calls):
             self._use("module", node.function.module)
         if executable not in self.uploaded:
             raise LookupError("a graph runs that was not uploaded")
-        self._queue(stream, lambda: self.run(list(graph.nodes.values())))
+        self._queue(stream, lambda: self.run(list(graph.nodes.values())), (executable, 0))
 
     def _cuGraphExecDestroy(self, executable: int) -> None:
         self._end("executable", executable)
+        if any((executable, 0) in work.touches for stream in self.live["stream"].values() for work in stream.queue):
+            raise LookupError("a graph ends before its launch")

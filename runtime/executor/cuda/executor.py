@@ -60,26 +60,21 @@ class CudaExecutor:
         self._context, self._thread = owned.context(stack, driver, device), threading.get_ident()
         check_room(self._sizes, *driver.memory())
         self._bases = {name: owned.memory(stack, driver, nbytes) for name, nbytes in self._sizes.items()}
-        self._stream, self._side = (owned.stream(stack, driver) for _ in range(2))
         self._weights = Weights(driver, self._context, image.weights, self._bases["weights"], self._sizes["weights"])
         stack.callback(self._weights.close)
-        for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
-            driver.fill(self._bases[name], value, self._sizes[name], self._stream)
-        self._passes = Passes(stack, driver, self._stream, layout, self._bases["io"])
         self._modules = Modules(driver, image.cubin, image.distinct, driver.capability(device))
         stack.callback(self._modules.close)
-        self._num_graphs, self._graphs_ms = 0, 0.0
-        self._shelf = Shelf(
-            image.programs,
-            make=self._make,
-            destroy=driver.executable_destroy,
-            enter=lambda: driver.set_current(self._context),
-        )
+        self._graphs = stack.enter_context(ExitStack())
+        self._passes = Passes(stack, driver, layout, self._bases["io"])
+        for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
+            driver.fill(self._bases[name], value, self._sizes[name], self._passes.stream)
+        self._side, self._num_graphs, self._graphs_ms = owned.stream(stack, driver), 0, 0.0
+        self._shelf = Shelf(image.programs, make=self._make, enter=lambda: driver.set_current(self._context))
         stack.callback(self._shelf.close)
         self._shelf.make_hot()
         self._shelf.start_rest()
         self._weights.join()
-        driver.synchronize(self._stream)
+        driver.synchronize(self._passes.stream)
         self._is_open = True
 
     @property
@@ -121,10 +116,9 @@ class CudaExecutor:
         held = block_table[: -(-length // g.page_tokens)]
         pages = np.empty((len(held), g.page_bytes), np.uint8)
         for row, page in zip(pages, held, strict=True):
-            self._driver.to_host(
-                row.ctypes.data, self._bases["kv"] + int(page) * g.page_bytes, g.page_bytes, self._stream
-            )
-        self._driver.synchronize(self._stream)
+            source = self._bases["kv"] + int(page) * g.page_bytes
+            self._driver.to_host(row.ctypes.data, source, g.page_bytes, self._passes.stream)
+        self._driver.synchronize(self._passes.stream)
         return kv_bytes(pages, g, length)
 
     def close(self) -> None:
@@ -141,16 +135,10 @@ class CudaExecutor:
             self._thread = threading.get_ident()
 
     def _make(self, program: Program) -> int:
-        """A graph that is on the device: the first launch is no slower than the next."""
+        """A graph that is on the device: its first launch is no slower than the next."""
         functions = self._modules.functions(program)
         began = time.perf_counter()
-        made = graphs.build(self._driver, program, functions, self._bases)
-        try:
-            self._driver.upload(made, self._side)
-            self._driver.synchronize(self._side)
-        except BaseException:
-            self._driver.executable_destroy(made)
-            raise
+        made = graphs.build(self._graphs, self._driver, program, functions, self._bases, self._side)
         self._graphs_ms += (time.perf_counter() - began) * 1e3
         self._num_graphs += 1
         return made

@@ -6,6 +6,7 @@ nothing of where graphs are kept or when they run.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,15 +84,24 @@ class Edges:
         return Edges(count, np.cumsum(count) - count, edges["source"].astype(np.int64), data)
 
 
-def build(driver: Driver, program: Program, functions: np.ndarray, bases: dict[str, int]) -> int:
-    """An executable graph of `program`. DeviceError names the launch that the driver refuses."""
+def build(
+    stack: ExitStack, driver: Driver, program: Program, functions: np.ndarray, bases: dict[str, int], stream: int
+) -> int:
+    """An executable graph of `program` that ends with `stack`, sent to the device on `stream`.
+
+    DeviceError names the launch that the driver refuses.
+    """
     nodes, edges = Nodes.of(program, functions, bases), Edges.of(program)
     graph = driver.graph()
     try:
         _add(driver, graph, program, nodes, edges)
-        return driver.instantiate(graph)
+        made = driver.instantiate(graph)
+        stack.callback(driver.executable_destroy, made)
     finally:
         driver.graph_destroy(graph)
+    driver.upload(made, stream)
+    driver.synchronize(stream)
+    return made
 
 
 def _add(driver: Driver, graph: int, program: Program, nodes: Nodes, edges: Edges) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Modules:
         self, driver: Driver, cubin: Callable[[str], bytes], programs: Iterable[Program], capability: int
     ) -> None:
         self._driver, self._cubin, self._capability = driver, cubin, capability
+        self._stack = ExitStack()
         self._modules: dict[str, int] = {}
         self._functions: dict[tuple[str, str], int] = {}
         self._sizes: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -85,11 +87,13 @@ class Modules:
         if binary not in self._modules:
             cubin = self._cubin(binary)
             try:
-                self._modules[binary] = self._driver.module(cubin)
+                module = self._driver.module(cubin)
             except DeviceError as error:
                 if error.code in (INVALID_IMAGE, NO_BINARY_FOR_GPU):
                     raise self._refused(binary, cubin) from None
                 raise
+            self._stack.callback(self._driver.module_unload, module)
+            self._modules[binary] = module
             self.loads += 1
         return self._modules[binary]
 
@@ -102,9 +106,7 @@ class Modules:
         )
 
     def close(self) -> None:
-        while self._modules:
-            _, module = self._modules.popitem()
-            self._driver.module_unload(module)
+        self._stack.close()
 
 
 def _dotted(capability: int) -> str:

@@ -18,13 +18,13 @@ from tandem.runtime.executor.inbox import Inbox
 
 
 class Passes:
-    """Runs graphs over the `io` region at `address`, of which pinned memory holds all but the logits.
+    """Runs graphs on a stream of its own over the `io` region at `address`; pinned memory holds all but the logits.
 
-    Pinned memory ends with `stack`. The copies read it while a pass runs, so a pass ends before the next begins.
+    Both end with `stack`. The copies read pinned memory while a pass runs, so a pass ends before the next begins.
     """
 
-    def __init__(self, stack: ExitStack, driver: Driver, stream: int, layout: IoLayout, address: int) -> None:
-        self._stack, self._driver, self._stream, self._address = stack, driver, stream, address
+    def __init__(self, stack: ExitStack, driver: Driver, layout: IoLayout, address: int) -> None:
+        self._driver, self._address = driver, address
         fields = layout.fields
         table = fields["block_table"]  # right behind the inbox: one copy takes both
         self._inbox_bytes, self._told_bytes = layout.inbox_bytes, table.offset + table.nbytes
@@ -35,6 +35,8 @@ class Passes:
         self._inbox = Inbox(
             {f.name: self._host.array[f.offset : f.offset + f.nbytes].view(f.dtype).reshape(f.shape) for f in told}
         )
+        self._stack = stack.enter_context(ExitStack())  # of what is pinned later, which the stream uses as well
+        self.stream = owned.stream(stack, driver)
         self._rows: dict[int, np.ndarray] = {}  # logits of the last pass by output, views of `_pinned`
         self._pinned: list[owned.Pinned] = []
 
@@ -55,15 +57,15 @@ class Passes:
                 self._pinned.append(owned.pinned(self._stack, self._driver, nbytes))
             buffer = self._pinned[len(self._rows)]
             source = self._address + self._logits.offset + output * nbytes
-            self._driver.to_host(buffer.address, source, nbytes, self._stream)
-            self._driver.synchronize(self._stream)
+            self._driver.to_host(buffer.address, source, nbytes, self.stream)
+            self._driver.synchronize(self.stream)
             self._rows[output] = buffer.array.view(self._logits.dtype)
         return self._rows[output]
 
     def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int) -> float:
         """Milliseconds from the first copy to the end of the last."""
         self._rows.clear()
-        driver, stream, host, device = self._driver, self._stream, self._host.address, self._address
+        driver, stream, host, device = self._driver, self.stream, self._host.address, self._address
         start = time.perf_counter()
         nbytes = self._told_bytes if self._inbox.set_table(block_table) else self._inbox_bytes
         driver.to_device(device, host, nbytes, stream)

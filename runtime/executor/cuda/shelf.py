@@ -32,20 +32,15 @@ def choose(places: Sequence[tuple[int, int]], rows: int, length: int) -> int | N
 
 
 class Shelf:
-    """Graphs of `entries`. `make` builds one from a program, `destroy` ends it, `enter` readies a thread for both.
+    """Graphs of `entries`. `make` builds one from a program, `enter` readies a thread for that.
 
     Calls of `make` never overlap. Entries of class 0 and of the shortest class are hot: `make_hot` makes those.
     """
 
     def __init__(
-        self,
-        entries: Sequence[EntryProgram],
-        *,
-        make: Callable[[Program], int],
-        destroy: Callable[[int], None],
-        enter: Callable[[], None],
+        self, entries: Sequence[EntryProgram], *, make: Callable[[Program], int], enter: Callable[[], None]
     ) -> None:
-        self._make, self._destroy, self._enter = make, destroy, enter
+        self._make, self._enter = make, enter
         self._entries = {kind: [entry for entry in entries if entry[0] is kind] for kind in Kind}
         self._classes = sorted({context for _, context, _, _ in entries if context})
         self._order = sorted(entries, key=lambda entry: (entry[1], entry[2]))
@@ -84,13 +79,10 @@ class Shelf:
         return self._graphs.get(id(program)) or self._graph_of(program)
 
     def close(self) -> None:
-        """Ends the thread and every graph. The context must be current."""
+        """Ends the thread, behind the graph that it is making."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        while self._graphs:
-            _, graph = self._graphs.popitem()
-            self._destroy(graph)
 
     def _program(self, kind: Kind, rows: int, length: int) -> Program:
         entries = self._entries[kind]

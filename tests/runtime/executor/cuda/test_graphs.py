@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.artifacts.program import EDGE
+from tandem.artifacts.program import EDGE, Program
 from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, DeviceError
 from tandem.runtime.executor.cuda import graphs
@@ -100,9 +101,13 @@ def functions(driver: Driver) -> np.ndarray:
     return np.array(handles, np.uint64)
 
 
+def built(driver: Driver, made: Program, handles: np.ndarray, bases: dict[str, int]) -> int:
+    return graphs.build(ExitStack(), driver, made, handles, bases, driver.stream())
+
+
 @pytest.mark.parametrize("bases", [BASES, ELSEWHERE])
 def test_the_driver_reads_what_the_program_says(driver: Driver, cuda: FakeCuda, bases: dict[str, int]) -> None:
-    graph = cuda.live["executable"][graphs.build(driver, program(77), functions(driver), bases)]
+    graph = cuda.live["executable"][built(driver, program(77), functions(driver), bases)]
     assert [(n.function.symbol, n.grid, n.block, n.shared) for n in graph.nodes.values()] == [
         ("first", (3, 2, 1), (128, 1, 1), 0),
         ("second", (4, 2, 1), (128, 1, 1), 100_000),
@@ -125,7 +130,7 @@ def test_edges_are_kept_whatever_their_order(pairs: set[tuple[int, int]], progra
     kernels = [KERNELS[0]] * 8
     handle = functions(driver)[0]
     made = program(1, kernels, shuffled, programmatic)
-    graph = cuda.live["executable"][graphs.build(driver, made, np.full(8, handle, np.uint64), BASES)]
+    graph = cuda.live["executable"][built(driver, made, np.full(8, handle, np.uint64), BASES)]
     data = b"\1\0\1\0\0\0\0\0" if programmatic else bytes(8)
     assert sorted(graph.plain_edges) == [(source, target, data) for source, target in wanted]
     assert cuda.faults == []
@@ -133,9 +138,9 @@ def test_edges_are_kept_whatever_their_order(pairs: set[tuple[int, int]], progra
 
 def test_a_refused_launch_is_named_and_leaves_no_graph(driver: Driver, cuda: FakeCuda) -> None:
     found = functions(driver)
-    cuda.fail_at = len(cuda.calls) + 2  # behind the graph and its first node
+    cuda.fail_at = len(cuda.calls) + 3  # behind the stream, the graph and its first node
     with pytest.raises(DeviceError, match=r"launch 1 \(second\): cuGraphAddNode_v2 says .*719"):
-        graphs.build(driver, program(0), found, BASES)
+        built(driver, program(0), found, BASES)
     assert cuda.live["executable"] == {}
 
 
