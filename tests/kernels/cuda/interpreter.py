@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 import triton
+import triton.experimental.gluon  # looks into tl.standard when a first launch would import it
+import triton.language as tl
 from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
 
 from tandem.kernels.cuda.launch import Work
 
@@ -39,8 +44,29 @@ def _all_interpreted(name: str) -> ModuleType:
         sys.modules.update(usual)
 
 
+@cache
+def _library() -> dict[str, InterpretedFunction]:
+    """Triton's own jitted functions (tl.sum, tl.max, ...), which came with its import and so are compiled ones."""
+    standard = vars(tl.standard).items()
+    return {name: InterpretedFunction(f.fn) for name, f in standard if isinstance(f, triton.JITFunction)}
+
+
+@contextmanager
+def _library_interpreted() -> Iterator[None]:
+    modules = (tl, tl.standard)
+    usual = [(module, name, vars(module)[name]) for module in modules for name in _library() if name in vars(module)]
+    for module, name, _ in usual:
+        setattr(module, name, _library()[name])
+    try:
+        yield
+    finally:
+        for module, name, function in usual:
+            setattr(module, name, function)
+
+
 def run(kernel: Any, work: Work, **pointers: Tensor | None) -> None:
     """Runs `kernel` (a TritonKernel of an interpreted module) over `work.grid`; tensors by the signature's names."""
     ordered = [pointers.pop(param.name) for param in kernel.signature]
     assert not pointers, f"{kernel.name} takes no {sorted(pointers)}"
-    kernel.function[work.grid](*ordered, **dict(work.constants), PDL=False)
+    with _library_interpreted():
+        kernel.function[work.grid](*ordered, **dict(work.constants), PDL=False)

@@ -1,0 +1,111 @@
+"""What the attention kernels share: rows of q and of pages, the tiles of a pass, and one group of one tile.
+
+Letters as in `tandem.kernels.cuda.attention`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tandem.kernels.cuda.groups import TILE, first_position
+from tandem.kernels.cuda.softmax import empty, take_tile
+
+
+@triton.jit
+def load_rows(base, offset, inside, D: tl.constexpr, BD: tl.constexpr):
+    """[rows, BD] of rows at base + offset [rows]; zeros where not `inside` [rows] (None: all are) and from D on."""
+    d = tl.arange(0, BD)
+    at = base + offset[:, None] + d[None, :]
+    if D < BD:
+        there = tl.broadcast_to((d < D)[None, :], at.shape)
+        if inside is not None:
+            there = there & inside[:, None]
+        rows = tl.load(at, mask=there, other=0.0)
+    elif inside is not None:
+        rows = tl.load(at, mask=inside[:, None], other=0.0)
+    else:
+        rows = tl.load(at)
+    return rows
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _added(a, b):
+    return a + b
+
+
+@triton.jit
+def tile_starts(lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr):
+    """Where tiles begin: the pairs of each run of one lane, cut every BM.
+
+    By row of the pass, [BR]: its lane, the first row of its run, the tile that starts in it (-1 for none; at most one
+    as BM >= G) and that tile's first pair, counted in the run.
+    """
+    i = tl.arange(0, BR)
+    inside = i < rows
+    own = tl.load(lane + i, mask=inside, other=-1)
+    before = tl.load(lane + i - 1, mask=inside & (i > 0), other=-1)
+    run = tl.associative_scan(tl.where(own != before, i, 0), 0, _larger)
+    first_pair = ((i - run) * G + BM - 1) // BM * BM
+    starts = inside & (first_pair < (i - run + 1) * G)
+    tile = tl.where(starts, tl.associative_scan(starts.to(tl.int32), 0, _added) - 1, -1)
+    return own, run, tile, first_pair
+
+
+@triton.jit
+def split_tile(
+    q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, run, run_rows, first_pair,
+    TREE: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    SCALE: tl.constexpr, NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """One group for the pairs from `first_pair` on of the rows run..run+run_rows-1; nothing where it holds no key."""
+    pair = first_pair + tl.arange(0, BM)
+    row, head, inside = run + pair // G, kv_head * G + pair % G, pair < run_rows * G
+    if TREE:
+        end = tl.load(prefix + run) // TILE * TILE
+    elif ROWS == 1:
+        end = tl.load(position) + 1
+    else:
+        own = tl.load(position + row, mask=inside, other=-1)
+        end = tl.max(own, 0) + 1
+    first = first_position(group)
+    end = tl.minimum(end, first_position(group + 1))
+    if first < end:
+        rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
+        part_m, part_l, part_acc = empty(BM, BD)
+        place = tl.arange(0, TILE)
+        next_page = tl.load(table + first // TILE)
+        for start in range(first, end, TILE):
+            page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
+            # One tile ahead: a page's number is not waited for, and takes no stage of the pipeline of loads.
+            next_page = tl.load(table + start // TILE + 1, mask=end - start > TILE, other=0)
+            if TREE:
+                k = load_rows(k_cache + page, place * D, None, D, BD)
+                v = load_rows(v_cache + page, place * D, None, D, BD)
+                part_m, part_l, part_acc = take_tile(rows, k, v, None, part_m, part_l, part_acc, SCALE)
+            else:
+                written = start + place < end
+                k = load_rows(k_cache + page, place * D, written, D, BD)
+                v = load_rows(v_cache + page, place * D, written, D, BD)
+                if ROWS == 1:
+                    visible = tl.broadcast_to(written[None, :], (BM, TILE))
+                else:
+                    visible = (start + place)[None, :] <= own[:, None]
+                part_m, part_l, part_acc = take_tile(rows, k, v, visible, part_m, part_l, part_acc, SCALE)
+        at, d = (row * HEADS + head) * NUM_GROUPS + group, tl.arange(0, BD)
+        tl.store(m + at, part_m, mask=inside)
+        tl.store(l + at, part_l, mask=inside)
+        tl.store(acc + at[:, None] * D + d[None, :], part_acc, mask=inside[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def load_part(m, l, acc, at, inside, D: tl.constexpr, BD: tl.constexpr):
+    """The partial results at `at` [BM], empty where not `inside`."""
+    part_m = tl.load(m + at, mask=inside, other=float("-inf"))
+    part_l = tl.load(l + at, mask=inside, other=0.0)
+    return part_m, part_l, load_rows(acc, at * D, inside, D, BD)
