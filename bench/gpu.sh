@@ -9,6 +9,7 @@
 #   BUNDLES      a folder for the bundles, 49 GB; default: /dev/shm/tandem, made larger if it may be
 #   LAYERS       fewer layers of the large shape, for a try
 #   ONLY         figures to take, by commas; default: those of the step
+#   TESTS        tests to run; default: tests/gpu
 #   LIMIT        seconds that a step's figures may take together; default 540
 # Each step says how long it took and goes on after a failure; the exit code is 1 if one failed.
 set -uo pipefail
@@ -66,7 +67,7 @@ figures() { # NAME FIGURES BUNDLE-FLAGS...
 }
 
 tests() { # warnings are shown, not raised: the libraries here are the machine's own
-  run tests "$PYTHON" -m pytest tests/gpu -q -m gpu -W default -p no:cacheprovider --timeout 300
+  run tests "$PYTHON" -m pytest ${TESTS:-tests/gpu} -q -m gpu -W default -p no:cacheprovider --timeout 300
 }
 
 smollm2() {

@@ -82,7 +82,7 @@ def test_two_processes_share_a_gpu(commands: Commands, bundles: dict[str, Path])
 
 
 def test_memory_that_others_hold_is_said_to_be_theirs(commands: Commands, bundles: dict[str, Path]) -> None:
-    code = "import sys, torch; free, _ = torch.cuda.mem_get_info(); x = torch.empty(free - (200 << 20), "
+    code = "import sys, torch; free, _ = torch.cuda.mem_get_info(); x = torch.empty(free - (1000 << 20), "
     code += "dtype=torch.uint8, device='cuda'); print('held', flush=True); sys.stdin.read()"
     words = [*commands.words("runtime.cli")[:2], "-c", code]
     with subprocess.Popen(
