@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on one: tests, then figures, the table last.
 #
-#   bench/gpu.sh [STEP...]     steps: tests, smollm2, dense27b, peers; without any: all, in this order
+#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers; without any: all, in this order
 #
 # Run from anywhere with the packages of `tandem-llm[compile,dev]` importable (PYTHONPATH is kept). It takes:
 #   SMOLLM2      a checkpoint to compile (a folder, a GGUF); default: random weights of its shape
@@ -70,6 +70,12 @@ tests() { # warnings are shown, not raised: the libraries here are the machine's
   run tests "$PYTHON" -m pytest ${TESTS:-tests/gpu} -q -m gpu -W default -p no:cacheprovider --timeout 300
 }
 
+bundles() { # those that later steps compile where they are missing
+  room 110
+  bundle smollm2 8192
+  bundle dense27b 32768
+}
+
 smollm2() {
   bundle smollm2 8192
   run spec-smollm2 tandem runtime.checks.cli spec "$BUNDLES/smollm2" --quick
@@ -84,20 +90,18 @@ dense27b() {
 }
 
 peers() {
-  room 110
-  bundle smollm2 8192
-  bundle dense27b 32768
+  bundles
   figures peers decode --smollm2 "$BUNDLES/smollm2" --dense27b "$BUNDLES/dense27b"
 }
 
 if [ $# -eq 0 ]; then
-  set -- tests smollm2 dense27b peers
+  set -- tests bundles smollm2 dense27b peers
 fi
 for step in "$@"; do
   case $step in
-    tests | smollm2 | dense27b | peers) ;;
+    tests | bundles | smollm2 | dense27b | peers) ;;
     *)
-      echo "error: there is no step $step; there are tests, smollm2, dense27b and peers" >&2
+      echo "error: there is no step $step; there are tests, bundles, smollm2, dense27b and peers" >&2
       exit 2
       ;;
   esac

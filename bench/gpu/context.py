@@ -44,6 +44,8 @@ class Context:
         self.bundles, self.repeats = bundles, repeats
         large = replace(DENSE27B, num_hidden_layers=layers) if layers else DENSE27B
         self.shapes = {SMOLLM2.name: SMOLLM2, large.name: large}
+        self.served: list[dict[str, Any]] = []
+        """What processes of `bench.gpu.served` said, for figures that share them."""
         self._opened: Opened | None = None
 
     def bundle(self, name: str) -> Path:

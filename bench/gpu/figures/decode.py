@@ -9,7 +9,7 @@ from bench.gpu.passes import answer
 from bench.gpu.shapes import DENSE27B, SMOLLM2
 from figure import Figure, Line
 from spread import Goal, Spread
-from tandem.keys import Kind
+from tandem.keys import MAX_TREE_ROWS, Kind
 
 TOKENS = {SMOLLM2.name: 512, DENSE27B.name: 64}
 RATES = {SMOLLM2.name: Goal(1500, 3000)}
@@ -48,8 +48,7 @@ def decode(context: Context, name: str) -> Figure:
 def gap(context: Context, name: str) -> Figure:
     """Wall time of a round less the device's time for its graph, launched many times in a row."""
     figure = Figure(f"gap-{name}", f"what the host takes between two rounds, {name}")
-    tokens = TOKENS[name] // 2
-    rounds = milliseconds(context, name, tokens)
+    rounds = milliseconds(context, name, MAX_TREE_ROWS)  # none of them leaves the context class
     opened = context.open(name)
     opened.passes.fill(SHORT)
     opened.passes.step(SHORT)  # leaves its rows where the graph reads them
