@@ -145,8 +145,16 @@ def _read(argument: Argument) -> tuple[str | None, int]:
 
 
 def _compare_edges(captured: Sequence[EdgeRecord], written: np.ndarray) -> None:
-    kept = {EdgeRecord(*(int(edge[name]) for name in EDGE_FIELDS)) for edge in written}
-    for edge in sorted(kept.symmetric_difference(captured)):
-        ports = f"(ports {edge.from_port} to {edge.to_port}, type {edge.type})"
-        lacks = "the capture" if edge in kept else "the program"
-        raise LoweringError(f"node {edge.target}: {lacks} has no edge from node {edge.source} {ports}; do not ship it")
+    ours = _links([EdgeRecord(*(int(edge[name]) for name in EDGE_FIELDS)) for edge in written])
+    theirs = _links(captured)
+    for source, target in sorted(ours.keys() | theirs.keys()):
+        field = f"edge from node {source} (ports and type)"
+        _same(f"node {target}", field, ours.get((source, target)), theirs.get((source, target)))
+
+
+def _links(edges: Sequence[EdgeRecord]) -> dict[tuple[int, int], set[tuple[int, int, int]]]:
+    """(from_port, to_port, type) of the edges by (source, target)."""
+    links: dict[tuple[int, int], set[tuple[int, int, int]]] = {}
+    for source, target, *data in edges:
+        links.setdefault((source, target), set()).add((data[0], data[1], data[2]))
+    return links
