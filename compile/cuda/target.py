@@ -152,7 +152,8 @@ class CudaTarget:
         return Staging(staged, records)
 
     def _programs(self, writer: BundleWriter, composer: Composer, progress: Progress) -> Iterator[EntryRecord]:
-        """Lowers all programs, compiles their kernels side by side, writes both."""
+        """Lowers all programs, compiles their kernels side by side, holds them against captures and writes both."""
+        from tandem.compile.cuda.check import check_programs
         from tandem.compile.cuda.programs import encode_program, lower
         from tandem.kernels.cuda.build import compile_variants
 
@@ -162,8 +163,10 @@ class CudaTarget:
         progress.stage(f"{len(wanted)} kernels", 15)
         capability = CAPABILITIES[self.gpu.capability]
         cubins = compile_variants(wanted, capability, lambda: progress.advance(15 / len(wanted)))
-        for program in lowered:
-            name = files.program_file(program.shape.name)
-            writer.add(name, encode(encode_program(program, cubins, writer.add_cubin)))
-            for kind in program.shape.kinds:
-                yield entry(kind, name, program.shape.context_class, program.shape.rows)
+        made = [(program, encode_program(program, cubins, writer.add_cubin)) for program in lowered]
+        check_programs(made, self.gpu.index)
+        for low, program in made:
+            name = files.program_file(low.shape.name)
+            writer.add(name, encode(program))
+            for kind in low.shape.kinds:
+                yield entry(kind, name, low.shape.context_class, low.shape.rows)

@@ -92,14 +92,30 @@ class ChunkTiles:
 
 def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
     """Tiles of `linear` for a bucket of `rows` rows, at most MAX_FEW_ROWS."""
-    bm = 32 if rows > 16 else 16
+    wide = rows > 16
+    bm = 32 if wide else 16
     if matrix.itemsize == 4:
         return FewTiles(bm, 16, 64, num_warps=4, num_stages=3, weight_left=False, prefetch=512)
     if matrix.n * matrix.k < 1 << 21:
-        return FewTiles(bm, 16, 256, num_warps=4, num_stages=3, weight_left=False, prefetch=1024)
+        return _small_few_tiles(matrix, bm)
+    if matrix.n * matrix.k < 1 << 25:  # a small model's head
+        return FewTiles(bm, 64 if wide else 128, 64, 4 if wide else 8, num_stages=6, weight_left=True, prefetch=256)
     if matrix.gated:
-        return FewTiles(bm, 64, 64, num_warps=4, num_stages=4, weight_left=True, prefetch=512)
-    return FewTiles(bm, 64, 128, num_warps=4, num_stages=5, weight_left=True, prefetch=1024)
+        if wide:
+            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
+        return FewTiles(bm, 32, 256, num_warps=4, num_stages=6, weight_left=False, prefetch=256)
+    if matrix.n >= 1 << 15:
+        return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256)
+    if matrix.n >= 1 << 13:
+        return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
+    return FewTiles(bm, 64, 128, num_warps=4, num_stages=4 if wide else 5, weight_left=True, prefetch=1024)
+
+
+def _small_few_tiles(matrix: Matrix, bm: int) -> FewTiles:
+    """For matrices of a few megabytes: what counts is how soon the last program is done."""
+    if matrix.gated:
+        return FewTiles(bm, 64, 64, num_warps=4, num_stages=6, weight_left=True, prefetch=256)
+    return FewTiles(bm, 16, 128, num_warps=4, num_stages=9 if matrix.k > 1024 else 6, weight_left=True, prefetch=1024)
 
 
 def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
@@ -107,7 +123,7 @@ def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
     if matrix.itemsize == 4:
         return ChunkTiles(32, 32 if matrix.gated else 64, 32, num_warps=8, num_stages=2, group=16)
     if matrix.n < 4096 or rows < 512:
-        return ChunkTiles(64, 64, 64, num_warps=4, num_stages=4, group=16)
-    if matrix.gated:
-        return ChunkTiles(128, 128, 64, num_warps=8, num_stages=4, group=16)
-    return ChunkTiles(128, 256, 64, num_warps=8, num_stages=3, group=16)
+        return ChunkTiles(64, 64, 64, num_warps=4, num_stages=4, group=4)
+    if matrix.gated or matrix.k > 1 << 14:
+        return ChunkTiles(128, 128, 64, num_warps=8, num_stages=4, group=4)
+    return ChunkTiles(128, 256, 64, num_warps=8, num_stages=4, group=4)
