@@ -8,13 +8,14 @@ Every row gets the bits of a one-token step at its own prefix. `attention_chunk`
 Letters: G query heads of a kv head, BM (row, query head) pairs of a tile, D the head dimension, BD it padded.
 """
 
+# ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
 from __future__ import annotations
-
-import triton
-import triton.language as tl
 
 import math
 from dataclasses import dataclass
+
+import triton
+import triton.language as tl
 
 from tandem.kernels.cuda.attention_tiles import load_part, load_rows, split_tile, tile_starts
 from tandem.kernels.cuda.groups import TILE, first_position, group_of, num_groups

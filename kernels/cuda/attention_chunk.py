@@ -3,6 +3,7 @@
 A program holds one tile of (row, query head) pairs and walks the positions in order, folding each group as it ends.
 """
 
+# ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
 from __future__ import annotations
 
 import triton

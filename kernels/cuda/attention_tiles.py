@@ -3,6 +3,7 @@
 Letters as in `tandem.kernels.cuda.attention`.
 """
 
+# ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
 from __future__ import annotations
 
 import triton

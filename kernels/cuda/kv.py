@@ -29,8 +29,8 @@ def kv_write(
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BH: tl.constexpr, BD: tl.constexpr, K_STRIDE: tl.constexpr,
     V_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, PAGE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """k [rows, K_STRIDE] and v [rows, V_STRIDE] fp32, lane and slot [rows], block_table [lanes, TABLE_STRIDE], count [1]
-    int32 -> the slots' rows in the caches' own type. Grid (rows, blocks of BH kv heads)."""
+    """k [rows, K_STRIDE] and v [rows, V_STRIDE] fp32, lane and slot [rows], block_table [lanes, TABLE_STRIDE], count
+    [1] int32 -> the slots' rows in the caches' own type. Grid (rows, blocks of BH kv heads)."""
     begin(PDL)
     row = tl.program_id(0)
     if row < tl.load(count):

@@ -5,6 +5,7 @@ rows of the tile nor the warps change; multiply-adds are written out; what is ma
 pages, lanes or grids. m is the running maximum in units of log2, l the sum of exponentials, acc their sum over V.
 """
 
+# ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
 from __future__ import annotations
 
 import triton

@@ -1,5 +1,6 @@
 """Attention passes for tests: rows of several lanes over a paged cache, run through the Triton kernels."""
 
+# ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A paged cache in the CUDA layout for kernel tests: poisoned pages dealt to lanes in random order, two layers a page."""
+"""A paged cache in the CUDA layout for tests: poisoned pages dealt to lanes in random order, two layers a page."""
 
 from __future__ import annotations
 
