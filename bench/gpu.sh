@@ -66,7 +66,9 @@ figures() { # NAME FIGURES BUNDLE-FLAGS...
     ${LAYERS:+--layers "$LAYERS"} --json "$OUT/$name.json" --markdown "$OUT/$name.md"
 }
 
-tests() { # warnings are shown, not raised: the libraries here are the machine's own
+tests() { # first what the others stand on; warnings are shown, not raised: the libraries here are the machine's own
+  run driver "$PYTHON" -m bench.gpu.driver_smoke
+  run capture "$PYTHON" -m bench.gpu.capture_smoke
   run tests "$PYTHON" -m pytest ${TESTS:-tests/gpu} -q -m gpu -W default -p no:cacheprovider --timeout 300
 }
 
