@@ -1,6 +1,6 @@
 """The `io` region: what a pass is told and what it gives back, at offsets that programs bake in.
 
-All integers are int32, all reals float32. Host and kernels read the same memory.
+All integers are int32, all reals float32. On a CPU host and kernels read the same memory, a GPU has its own.
 """
 
 from __future__ import annotations

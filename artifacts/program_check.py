@@ -94,15 +94,23 @@ def _shapes(program: Program) -> str | None:
     return None
 
 
+def _bits(program: Program) -> np.ndarray:
+    """How many bits each argument has, uint64 [params], once launches are known to be sound."""
+    launches, sizes = program.launches, [kernel.param_sizes for kernel in program.kernels]
+    flat = np.array([size for taken in sizes for size in taken], np.uint64)
+    starts = np.cumsum([0, *map(len, sizes)])[launches["kernel"]]
+    # Argument j of a launch is row first_param + j of the table, and of its kernel's sizes the one at start + j.
+    behind = np.repeat(starts - launches["first_param"], launches["num_params"])
+    return 8 * flat[behind + np.arange(len(behind))]
+
+
 def _params(program: Program) -> str | None:
     """Constants fit their arguments; what a pointer may touch lies inside its region, aligned as it says."""
-    params, regions = program.params, program.regions
-    sizes = [program.kernels[which].param_sizes for which in program.launches["kernel"]]
-    bits = 8 * np.array([size for taken in sizes for size in taken], np.uint64)
+    params, regions, bits = program.params, program.regions, _bits(program)
     region, alignment, value, extent = (params[name] for name in ("region", "alignment", "value", "extent"))
     constant = region == CONSTANT
     # A shift by all of 64 bits says nothing, so by one and then by the rest.
-    wide = ((value >> np.uint64(1)) >> (np.maximum(bits, 1) - np.uint64(1))) > 0
+    wide = ((value >> np.uint64(1)) >> (bits - np.uint64(1))) > 0
     bad = constant & (wide | (extent > 0))
     bad |= ~constant & ((region < 0) | (region >= len(regions)) | (bits != 8 * POINTER))
     if (i := _first(bad)) is None:
@@ -111,20 +119,21 @@ def _params(program: Program) -> str | None:
         bad = (value >= nbytes) | (extent > nbytes - np.minimum(value, nbytes))
         bad |= ~np.isin(alignment, ALIGNMENTS) | (alignment > most) | (value % np.maximum(alignment, 1) != 0)
         i = _first(bad & ~constant)
-    if i is None:
-        return None
-    launch = int(np.searchsorted(program.launches["first_param"], i, side="right")) - 1
-    number = i - int(program.launches["first_param"][launch])
-    symbol = program.kernels[program.launches["kernel"][launch]].symbol
-    known = 0 <= region[i] < len(regions)
-    where = f"of {regions[region[i]].name}" if known else f"of region {region[i]}" if region[i] != CONSTANT else ""
-    held = f", which has {regions[region[i]].nbytes}" if known else ""
-    return (
-        f"argument {number} of launch {launch} ({symbol}) is byte {value[i]} {where}{held}: {extent[i]} bytes from "
-        f"there, at a multiple of {alignment[i]}"
-        if region[i] != CONSTANT
-        else f"argument {number} of launch {launch} ({symbol}) is {value[i]}, more than {bits[i] // 8} bytes hold"
-    )
+    return None if i is None else _argument(program, i, int(bits[i]))
+
+
+def _argument(program: Program, i: int, bits: int) -> str:
+    """Argument `i` of the table in words: whose it is, and what it says of itself."""
+    launches, regions = program.launches, program.regions
+    region, alignment, value, extent = program.params[i].tolist()
+    launch = int(np.searchsorted(launches["first_param"], i, side="right")) - 1
+    symbol, number = program.kernels[launches["kernel"][launch]].symbol, i - int(launches["first_param"][launch])
+    whose = f"argument {number} of launch {launch} ({symbol})"
+    if region == CONSTANT:
+        return f"{whose} is the constant {value}, which {bits // 8} bytes must hold, with an extent of {extent}"
+    known = 0 <= region < len(regions)
+    place = f"{regions[region].name}, which has {regions[region].nbytes}" if known else f"region {region}"
+    return f"{whose} is byte {value} of {place}: {extent} bytes from there, at a multiple of {alignment}"
 
 
 def _edges(program: Program) -> str | None:

@@ -109,10 +109,9 @@ class Bundle:
 
         BundleMismatch for a machine it was not built for, BundleUntrusted for code from elsewhere.
         """
-        names = [f.path for f in self.manifest.files if f.path.startswith(layout.KERNELS)]
-        if len(names) != 1 or self.on_gpu:
-            count = 0 if self.on_gpu else len(names)
-            raise BundleMismatch(f"{self.path}: {count} native libraries, 1 wanted; compile the model again")
+        names = [file.path for file in self.manifest.files if file.path == layout.kernel_file(file.sha256)]
+        if len(names) != 1:
+            raise BundleMismatch(f"{self.path}: {len(names)} native libraries, 1 wanted; compile the model again")
         return self._native / names[0]
 
     def cubin(self, sha256: str) -> bytes:

@@ -83,7 +83,10 @@ def second(argument: tuple[int, ...]) -> dict[str, Any]:
         (shaped(1, 1, 1, 32, 33, 1, 0), "blocks of"),
         (shaped(1, 1, 1, 2**31, 2**31, 4, 0), "blocks of"),
         (shaped(1, 1, 1, 32, 1, 1, 1), "and 1 bytes of shared memory"),
-        (second((CONSTANT, 1, 2**32, 0)), "more than 4 bytes hold"),
+        (
+            second((CONSTANT, 1, 2**32, 0)),
+            "argument 1 of launch 0 .* is the constant 4294967296, which 4 bytes",
+        ),
         (second((0, 1, 0, 0)), r"argument 1 of launch 0 \(add\) is byte 0 of kv"),
         ({"edges": [(1, 1, 1, 0, 1, 0)]}, "edge 0 leads from launch 1 to 1 of 2"),
         ({"edges": [(1, 0, 1, 0, 1, 0)]}, "edge 0 leads from launch 1 to 0 of 2"),
