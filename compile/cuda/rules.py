@@ -207,6 +207,7 @@ def _kv_move(low: CudaLowering, node: Node) -> None:
     k_cache, v_cache, lane, source, target, block_table = map(low.operand, node.args)
     g = low.io.geometry
     work = kv_move_work(
+        moves=low.most["moves"],
         layers=low.layers,
         layer=low.page_elements // g.num_layers,
         kv_heads=k_cache.shape[1],
