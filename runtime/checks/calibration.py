@@ -38,8 +38,13 @@ def calibrated(executor: Executor, prices: Mapping[str, Any]) -> dict[str, Any]:
     def scaled(entry: Any) -> Any:
         if not isinstance(entry, Mapping):
             return entry * first
-        shares = {rows: min(1.0, (int(rows) - 1) / max(1, widest - 1)) for rows in entry}
-        return {rows: ms * (first + (last - first) * shares[rows]) for rows, ms in entry.items()}
+        found, stair = dict[str, float](), (0.0, 0.0)
+        for rows, ms in sorted(entry.items(), key=lambda point: -int(point[0])):
+            share = min(1.0, (int(rows) - 1) / max(1, widest - 1))
+            # Counts that cost the same are one program: they go by the widest of them.
+            stair = stair if ms == stair[0] else (ms, first + (last - first) * share)
+            found[rows] = ms * stair[1]
+        return dict(reversed(found.items()))
 
     table_here = {key: {name: scaled(entry) for name, entry in prices[key].items()} for key in classes}
     step = {"step_ms": prices["step_ms"] * last} if "step_ms" in prices else {}

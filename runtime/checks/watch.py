@@ -17,7 +17,7 @@ from tandem.runtime.checks.lab import digest
 from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
 from tandem.runtime.request import FinishReason, LaneStats
 
-LATELY = 512
+LATELY = 320
 """Last tokens of a text whose K and V are compared after every round: all of it would take minutes."""
 
 

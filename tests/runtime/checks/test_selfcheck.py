@@ -168,6 +168,17 @@ def test_stale_prices_are_scaled_to_what_passes_cost() -> None:
     assert found["96"]["plain"] == pytest.approx(1.1) and found["step_ms"] == pytest.approx(0.06)
 
 
+def test_stale_stairs_stay_level() -> None:
+    executor = ScriptedExecutor(capacities=CAPACITIES)
+    curve = {"1": 0.55, "2": 1.0, "16": 1.0, "17": 1.4, "32": 1.4}
+    ms = at(calibrated(executor, {"96": {"extend": curve, "verify-chain": curve, "plain": 0.55}}))
+    assert ms(Kind.EXTEND, 1) == pytest.approx(1.1)
+    for rows in (2, 9, 16):
+        assert ms(Kind.VERIFY_CHAIN, rows) == pytest.approx(1.0 * (2 + 15 / 31))
+    for rows in (17, 25, 32):
+        assert ms(Kind.VERIFY_CHAIN, rows) == pytest.approx(4.2)
+
+
 def test_no_prices_at_all_are_measured_at_two_counts() -> None:
     ms = at(calibrated(ScriptedExecutor(capacities=CAPACITIES), {}))
     for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE):
