@@ -145,7 +145,7 @@ class CudaTarget:
         staged = StagedCuda(
             plan.geometry,
             weights,
-            writer.path(files.KERNELS).resolve(),
+            writer.path(files.WEIGHTS).parent / files.KERNELS,
             tuple(StagedProgram(e.kind, e.context_class, e.rows, writer.path(e.program)) for e in records),
             self.gpu.index,
         )
