@@ -19,14 +19,13 @@ from tandem.kernels.cuda.softmax import empty, fold, take_tile
 
 @triton.jit
 def _walk(
-    rows, k_cache, v_cache, table, kv_head, own, first, end, all_m, all_l, all_acc, m, l, acc,
-    MASKED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
+    rows, k_cache, v_cache, table, kv_head, own, first, end, m, l, acc,
+    MASKED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Takes the positions first..end-1 into the group begun and folds each group that ends; all pairs see all of them
-    unless MASKED, where pair i sees those up to own[i]."""
+    """Takes the positions first..end-1, all of one group, into (m, l, acc); all pairs see all of them unless MASKED,
+    where pair i sees those up to own[i]."""
     place = tl.arange(0, TILE)
-    border = first_position(group_of(first) + 1)
-    next_page = tl.load(table + first // TILE, mask=first < end, other=0)
+    next_page = tl.load(table + first // TILE, mask=end > first, other=0)
     for start in range(first, end, TILE):
         page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
         next_page = tl.load(table + start // TILE + 1, mask=end - start > TILE, other=0)
@@ -40,11 +39,7 @@ def _walk(
             k = load_rows(k_cache + page, place * D, None, D, BD)
             v = load_rows(v_cache + page, place * D, None, D, BD)
             m, l, acc = take_tile(rows, k, v, None, m, l, acc, SCALE)
-        if start + TILE == border:
-            all_m, all_l, all_acc = fold(all_m, all_l, all_acc, m, l, acc)
-            m, l, acc = empty(BM, BD)
-            border = first_position(group_of(border) + 1)
-    return all_m, all_l, all_acc, m, l, acc
+    return m, l, acc
 
 
 @kernel("<q <k_cache <v_cache <position <lane <block_table <count >y")
@@ -80,18 +75,21 @@ def attention_chunk(
             end = tl.max(own, 0) + 1
             whole = (tl.min(own, 0) + 1) // TILE * TILE
             table = block_table + current * TABLE_STRIDE
-            m, l, acc = empty(BM, BD)
-            all_m, all_l, all_acc, m, l, acc = _walk(
-                rows, k_cache, v_cache, table, kv_head, own, 0, whole, all_m, all_l, all_acc, m, l, acc,
-                False, HEAD_DIM, BD, BM, SCALE, PAGE,
-            )  # fmt: skip
-            all_m, all_l, all_acc, m, l, acc = _walk(
-                rows, k_cache, v_cache, table, kv_head, own, whole, end, all_m, all_l, all_acc, m, l, acc,
-                True, HEAD_DIM, BD, BM, SCALE, PAGE,
-            )  # fmt: skip
-            all_m, all_l, all_acc = fold(all_m, all_l, all_acc, m, l, acc)
+            for group in range(group_of(end - 1) + 1):
+                m, l, acc = empty(BM, BD)
+                first, behind_group = first_position(group), tl.minimum(end, first_position(group + 1))
+                all_see = tl.maximum(first, tl.minimum(whole, behind_group))
+                m, l, acc = _walk(
+                    rows, k_cache, v_cache, table, kv_head, own, first, all_see, m, l, acc,
+                    False, HEAD_DIM, BD, SCALE, PAGE,
+                )  # fmt: skip
+                m, l, acc = _walk(
+                    rows, k_cache, v_cache, table, kv_head, own, all_see, behind_group, m, l, acc,
+                    True, HEAD_DIM, BD, SCALE, PAGE,
+                )  # fmt: skip
+                all_m, all_l, all_acc = fold(all_m, all_l, all_acc, m, l, acc)
             here = tl.max(tl.where(of_lane, row, -1), 0) + 1
-        result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
+        result = (all_acc / tl.where(inside, all_l, 1.0)[:, None]).to(y.dtype.element_ty)
         at = row.to(tl.int64) * (HEADS * HEAD_DIM) + head * HEAD_DIM
         tl.store(y + at[:, None] + d[None, :], result, mask=inside[:, None] & (d < HEAD_DIM)[None, :])
 
