@@ -86,9 +86,10 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
     key.touch()
     monkeypatch.setenv("TANDEM_RUN_TOP_K", "4")
     words = "--temperature 0.5 --top-p 0.9 --min-p 0.1 --seed 3 --drafter none --threads 2 --max-model-len 64"
+    words += " --gpu-memory-utilization 0.5"
     assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native", "--trust-key", str(key)) == 0
     assert loaded.worker.requests[0].sampling == Sampling(0.5, 0.9, 4, 0.1, 3)
-    limits = {"threads": 2, "max_num_seqs": 1, "max_model_len": 64}
+    limits: dict[str, Any] = {"threads": 2, "gpu_memory_utilization": 0.5, "max_num_seqs": 1, "max_model_len": 64}
     assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits)]
 
 
@@ -102,6 +103,7 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
         (("b", "--prompt", "x", "--temperature", "3"), "temperature"),
         (("b", "--prompt", "x", "--stop", ""), "--stop"),
         (("b", "--drafter", "magic"), "drafter"),
+        (("b", "--gpu-memory-utilization", "0"), "gpu-memory-utilization"),
         (("b", "--temperature", "1"), "--temperature goes with --prompt or --chat"),
         (("b", "--prompt", "x", "--port", "0"), "--port goes with serving"),
         (("b", "--api-key", " ", "--port", "0"), "API key"),

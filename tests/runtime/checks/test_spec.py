@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +154,33 @@ def test_a_fault_beside_neighbours_is_seen() -> None:
     assert first is not None and first.case.lanes == 3
 
 
+def test_a_device_without_threads_is_checked_program_by_program() -> None:
+    kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)
+    entries = [(kind, bound, rows) for kind in kinds for bound in (48, 96) for rows in (1, 4, 16, 32)]
+    entries += [(Kind.EXTEND, 0, 40), (Kind.COMMIT, 0, 32)]
+    made: list[ScriptedExecutor] = []
+
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
+        assert threads is None
+        made.append(ScriptedExecutor(capacities=CAPACITIES, num_pages=num_pages, entries=entries))
+        return made[-1]
+
+    report = Spec(CAPACITIES, open_executor, PROMPTS, Options(12, quick=True)).run()
+    assert report.held and len(made) == 1 and made[0].ran == set(entries)
+    assert report.facts()["threads"] == [] and not any("threads" in line for line in report.lines())
+
+
+def test_chunks_with_programs_of_their_own_are_borders_too() -> None:
+    found = lengths(geometry(page_tokens=64, max_rows=256), 1000, quick=False, chunks=(64, 128, 256))
+    assert {63, 64, 65, 127, 128, 129, 255, 256, 257} < set(found)
+
+
 def test_a_case_says_what_it_is() -> None:
     case = Case("half", "tree", 9, "code", 65, 2, 1, 16, sampled=True)
     assert str(case) == (
         "drafter half, tree of 9 rows, 65 tokens of 'code' in chunks of 16, 2 lanes, 1 threads, sampled"
     )
+    assert str(replace(case, threads=None)).endswith("in chunks of 16, 2 lanes, sampled")
 
 
 def run(*arguments: object) -> int:
