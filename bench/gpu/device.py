@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spread import Spread
-from tandem.artifacts.program import EDGE, Program
+from tandem.artifacts.program import EDGE, Kernel, Program
 from tandem.errors import DeviceError
 from tandem.keys import Kind
 from tandem.runtime.executor.cuda.executor import CudaExecutor
@@ -131,9 +131,9 @@ class Device:
             self._driver.stream_destroy(stream)
 
 
-def some(program: Program, wanted: Callable[[str], bool]) -> Program:
-    """The launches whose kernel's symbol is `wanted`, one behind the other as programs have them."""
-    named = np.array([wanted(kernel.symbol) for kernel in program.kernels])
+def some(program: Program, wanted: Callable[[Kernel], bool]) -> Program:
+    """The launches whose kernel is `wanted`, one behind the other as programs have them."""
+    named = np.array([wanted(kernel) for kernel in program.kernels])
     launches = program.launches[named[program.launches["kernel"]]]
     edges = np.zeros(max(0, len(launches) - 1), EDGE)
     edges["source"], edges["target"] = np.arange(len(edges)), np.arange(1, len(edges) + 1)

@@ -14,11 +14,11 @@ from spread import Goal, Spread
 from tandem.keys import Kind
 
 CLASSES = {
-    "linear": lambda symbol: symbol.startswith("linear"),
-    "attention": lambda symbol: symbol.startswith("attention"),
-    "norm": lambda symbol: symbol.endswith("rms_norm"),
+    "linear": lambda kernel: kernel.symbol.startswith("linear"),
+    "attention": lambda kernel: kernel.symbol.startswith("attention"),
+    "norm": lambda kernel: kernel.symbol.endswith("rms_norm"),
 }
-"""Kernels of the three operators, by symbol. Rotation, cache writes and glue are neither side's here."""
+"""Kernels of the three operators. Rotation, cache writes and glue are neither side's here."""
 WEIGHT_SETS, CACHE_SETS = 2 << 30, 512 << 20
 """Bytes that a graph of torch's calls walks through, so that none finds its data in the cache."""
 

@@ -31,15 +31,15 @@ def program() -> Program:
 
 
 def test_some_launches_follow_each_other_as_programs_have_them() -> None:
-    found = some(program(), lambda symbol: symbol.startswith("linear"))
+    found = some(program(), lambda kernel: kernel.symbol.startswith("linear"))
     assert found.launches["first_param"].tolist() == [0, 2]
     assert found.edges[["source", "target", "from_port", "to_port", "type"]].tolist() == [(0, 1, 1, 0, 1)]
     assert found.params is not None and len(found.params) == 4
 
 
 def test_one_launch_and_none_have_no_edges() -> None:
-    assert len(some(program(), lambda symbol: symbol.endswith("rms_norm")).edges) == 0
-    assert len(some(program(), lambda symbol: False).launches) == 0
+    assert len(some(program(), lambda kernel: kernel.symbol.endswith("rms_norm")).edges) == 0
+    assert len(some(program(), lambda kernel: False).launches) == 0
 
 
 def test_structs_have_the_sizes_and_offsets_of_cuda_h() -> None:
@@ -79,7 +79,7 @@ def test_a_graph_is_timed_by_launches_in_a_row(gpu: tuple[FakeCuda, CudaExecutor
 def test_some_launches_run_and_leave_nothing_behind(gpu: tuple[FakeCuda, CudaExecutor, list[list[str]]]) -> None:
     cuda, executor, ran = gpu
     device, before = Device(executor), len(cuda.live["executable"])
-    part = some(device.program(Kind.VERIFY_TREE, 900, 3), lambda symbol: symbol != "second")
+    part = some(device.program(Kind.VERIFY_TREE, 900, 3), lambda kernel: kernel.symbol != "second")
     with device.restored(part) as graph:
         device.ms(graph, 1)
         assert len(cuda.live["executable"]) == before + 1
