@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.groups import TILE
 from tandem.kernels.cuda.kv import place_of, power_of_two
-from tandem.kernels.cuda.launch import Constant, Work, kernel, work
+from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
 
 
@@ -100,7 +100,7 @@ FEW_ROWS = 32
 """Up to here a program takes few heads, for the latency of one row; above, more, for fewer programs."""
 
 
-def _shapes(rows: int, heads: int, head_dim: int, half: int) -> dict[str, Constant]:
+def _shapes(rows: int, heads: int, head_dim: int, half: int) -> dict[str, int]:
     return {
         "HEADS": heads, "HEAD_DIM": head_dim, "HALF": half, "BP": power_of_two(half),
         "BR": power_of_two(max(1, head_dim - 2 * half)), "BH": min(2 if rows <= FEW_ROWS else 8, power_of_two(heads)),
@@ -110,7 +110,7 @@ def _shapes(rows: int, heads: int, head_dim: int, half: int) -> dict[str, Consta
 def rotary_work(*, rows: int, heads: int, head_dim: int, half: int, x_stride: int, y_stride: int) -> Work:
     """`half` is the width of cos and sin; strides count elements from row to row."""
     shapes = _shapes(rows, heads, head_dim, half)
-    blocks = -(-heads // int(shapes["BH"]))
+    blocks = -(-heads // shapes["BH"])
     return work((rows, blocks), num_warps=2, X_STRIDE=x_stride, Y_STRIDE=y_stride, **shapes)
 
 
@@ -130,7 +130,7 @@ def rotary_kv_write_work(
 ) -> Work:
     """As `rotary_work`; `page` counts elements of the cache from page to page."""
     shapes = _shapes(rows, heads, head_dim, half)
-    blocks = -(-heads // int(shapes["BH"])) + -(-kv_heads // int(shapes["BH"]))
+    blocks = -(-heads // shapes["BH"]) + -(-kv_heads // shapes["BH"])
     return work(
         (rows, blocks), num_warps=2, KV_HEADS=kv_heads, BD=power_of_two(head_dim), Q_STRIDE=q_stride,
         K_STRIDE=k_stride, V_STRIDE=v_stride, Y_STRIDE=y_stride, TABLE_STRIDE=table_stride, PAGE=page, **shapes,
