@@ -36,7 +36,7 @@ def report(executor: object, kind: Kind, rows: int, at: int) -> None:
     passes, device = Passes(executor), Device(executor)
     passes.fill(at)
     if kind is Kind.EXTEND:
-        passes.step(at)
+        passes.extend(rows, at)
     else:
         passes.verify(kind, rows, at)
     program = device.program(kind, at + rows, rows)
