@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tandem.compile import build
+from tandem.compile.cpu import target
 from tandem.keys import Kind
 from tests.bundles import state_home
 from tests.kernels.harness import library
@@ -59,5 +60,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Proving:
     proof = {"cases": 3, "differing": 0, "first": []}
     proving = Proving({"proof": proof, "oracle": {"load": []}, "prices": {"256": prices, "step_ms": 0.01}})
     monkeypatch.setattr(build, "examine", proving)
-    monkeypatch.setattr(build, "library_build", ready_library)
+    monkeypatch.setattr(target.build, "library_build", ready_library)
     return proving

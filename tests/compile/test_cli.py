@@ -14,8 +14,9 @@ import pytest
 
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
-from tandem.compile import build, store
+from tandem.compile import build
 from tandem.compile.cli import command, default_name
+from tandem.compile.cpu import panels
 from tandem.compile.gate.limits import record
 from tests.compile.conftest import Proving
 from tests.compile.gate.sample import figures
@@ -187,7 +188,7 @@ def edited(model: Path, folder: Path, **changes: Any) -> Path:
     [
         (("--accept-quality",), "--accept-quality: profile bf16 has no quality gate; leave it out"),
         (("--profile", "int3"), "unknown profile int3: this build knows fp32, bf16"),
-        (("--device", "tpu"), "--device tpu: this build knows cpu and cpu-x86-64-v2"),
+        (("--device", "tpu"), "--device tpu: this build knows cpu, cpu-x86-64-v2, "),
         (("--max-seq-len", "5000"), "--max-seq-len 5000: for this model it may be 64 to 2048"),
         (("--max-seq-len", "many"), "'many' is not a valid integer"),
         (("--speed", "11"), "--speed"),
@@ -263,7 +264,7 @@ def test_ctrl_c_while_weights_are_written(compile_: Compile, model: Path, monkey
             raise KeyboardInterrupt
         return pack(weight, matrix)
 
-    pack = store.pack
-    monkeypatch.setattr(store, "pack", interrupted)
+    pack = panels.pack
+    monkeypatch.setattr(panels, "pack", interrupted)
     done = compile_(model, "-o", "b")
     assert (done.code, done.line, here()) == (130, "interrupted", [])
