@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from tandem.artifacts.program import CONSTANT, EDGE, LAUNCH, PARAM, PROGRAMMATIC, Kernel, Program, Region
-from tandem.compile.capture import Launch, check_program, place
-from tandem.compile.glue import Run, steps
-from tandem.compile.glue_compile import GlueLaunch, compile_run
-from tandem.compile.graph_reader import read_graph
-from tandem.compile.graph_source import DriverGraph, KernelParams, load_library
+from tandem.compile.cuda.capture import Launch, check_program, place
+from tandem.compile.cuda.glue import Run, steps
+from tandem.compile.cuda.glue_compile import GlueLaunch, compile_run
+from tandem.compile.cuda.graph_reader import read_graph
+from tandem.compile.cuda.graph_source import DriverGraph, KernelParams, load_library
 from tandem.compile.trace import ROWS, export_part
 from tandem.driver import Driver
 from tandem.errors import LoweringError

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from tandem.artifacts.program import Program
-from tandem.compile import capture
 from tandem.compile.assembly import Buffer, Operand
+from tandem.compile.cuda import capture
 from tandem.compile.cuda.programs import Lowered
 from tandem.kernels.cuda.table import KERNELS
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tandem.kernels.cuda.kv import kv_move_work, kv_write_work
-from tandem.kernels.cuda.rotary import rotary_kv_write_work, rotary_work
 from torch.fx import Node
 
 from tandem.compile.lowering import ITEM_BYTES
@@ -19,8 +17,10 @@ from tandem.kernels.cuda.attention_chunk import attention_chunk_work
 from tandem.kernels.cuda.embedding import embedding_work
 from tandem.kernels.cuda.groups import num_groups
 from tandem.kernels.cuda.head import argmax_chunks, argmax_gap_work, argmax_partial_work, gather_rows_work
+from tandem.kernels.cuda.kv import kv_move_work, kv_write_work
 from tandem.kernels.cuda.linear import linear_work
 from tandem.kernels.cuda.norm import add_rms_norm_work, rms_norm_work
+from tandem.kernels.cuda.rotary import rotary_kv_write_work, rotary_work
 from tandem.kernels.cuda.swiglu import swiglu_work
 from tandem.keys import MAX_TREE_ROWS
 

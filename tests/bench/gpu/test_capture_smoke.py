@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bench.gpu import capture_smoke
-from tandem.compile.capture import compare
-from tandem.compile.graph_reader import Argument, EdgeRecord, NodeRecord
+from tandem.compile.cuda.capture import compare
+from tandem.compile.cuda.graph_reader import Argument, EdgeRecord, NodeRecord
 from tandem.kernels.cuda.build import Cubin
 
 BASES = {"weights": 0x1000, "io": 0x4000, "scratch": 0x10000}

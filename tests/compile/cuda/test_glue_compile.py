@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from torch._inductor import config as inductor
 
-from tandem.compile.glue_compile import FULL_EDGE, OPTIONS, GlueLaunch, Kernels, glue_launches
-from tandem.compile.graph_reader import EdgeRecord, KnownKernel, Span, read_graph
-from tandem.compile.graph_source import Edge
+from tandem.compile.cuda.glue_compile import FULL_EDGE, OPTIONS, GlueLaunch, Kernels, glue_launches
+from tandem.compile.cuda.graph_reader import EdgeRecord, KnownKernel, Span, read_graph
+from tandem.compile.cuda.graph_source import Edge
 from tandem.errors import LoweringError
-from tests.compile.recorded import GLUE, KNOWN, Recorded, glue, word
+from tests.compile.cuda.recorded import GLUE, KNOWN, Recorded, glue, word
 
 SPANS = [Span("linear", 0x1000, 0x100), Span("mul", 0x2000, 0x80), Span("add", 0x3000, 0x80)]
 CUBINS = {GLUE.digest: GLUE.cubin}

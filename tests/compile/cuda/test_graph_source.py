@@ -7,7 +7,7 @@ from ctypes import POINTER, c_size_t, c_void_p
 
 import pytest
 
-from tandem.compile.graph_source import DriverGraph, Edge, EdgeData, KernelCall, KernelParams
+from tandem.compile.cuda.graph_source import DriverGraph, Edge, EdgeData, KernelCall, KernelParams
 from tandem.errors import LoweringError
 
 FUNCTION, KERN = 0xF00, 0xE00

@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.nn.functional import softplus
 
-from tandem.compile.glue import Run, steps
+from tandem.compile.cuda.glue import Run, steps
 from tandem.compile.models.llama import parameter
 from tandem.compile.models.spec import LlamaSpec, RopeSpec
 from tandem.compile.profile import find_profile

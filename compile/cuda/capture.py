@@ -16,8 +16,8 @@ import triton
 from torch import Tensor
 
 from tandem.artifacts.program import CONSTANT, Kernel, Program
-from tandem.compile.graph_reader import Argument, EdgeRecord, KnownKernel, NodeRecord, Span, read_graph
-from tandem.compile.graph_source import DriverGraph
+from tandem.compile.cuda.graph_reader import Argument, EdgeRecord, KnownKernel, NodeRecord, Span, read_graph
+from tandem.compile.cuda.graph_source import DriverGraph
 from tandem.errors import LoweringError
 from tandem.kernels.cuda.launch import TritonKernel, Work
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.compile.graph_reader import Argument, EdgeRecord, KnownKernel, Span, read_graph
-from tandem.compile.graph_source import Edge
+from tandem.compile.cuda.graph_reader import Argument, EdgeRecord, KnownKernel, Span, read_graph
+from tandem.compile.cuda.graph_source import Edge
 from tandem.errors import LoweringError
-from tests.compile.recorded import KNOWN, SPANS, Recorded, chain, glue, norm, word
+from tests.compile.cuda.recorded import KNOWN, SPANS, Recorded, chain, glue, norm, word
 
 
 def test_a_chain_is_read_in_order_with_every_pointer_in_its_place():

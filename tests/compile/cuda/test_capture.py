@@ -12,13 +12,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tandem.artifacts.program import CONSTANT, EDGE, LAUNCH, PARAM, Kernel, Program, Region
-from tandem.compile.capture import Launch, _call, compare, known_kernel, place
-from tandem.compile.graph_reader import read_graph
+from tandem.compile.cuda.capture import Launch, _call, compare, known_kernel, place
+from tandem.compile.cuda.graph_reader import read_graph
 from tandem.errors import LoweringError
 from tandem.kernels.cuda.launch import TritonKernel, work
 from tandem.kernels.cuda.norm import rms_norm, rms_norm_work
 from tandem.kernels.signature import parse
-from tests.compile.recorded import GLUE, KNOWN, NORM, SPANS, chain
+from tests.compile.cuda.recorded import GLUE, KNOWN, NORM, SPANS, chain
 
 BASES = {span.name: span.base for span in SPANS}
 IO, SCRATCH = 0, 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tandem.compile.graph_reader import KERNEL, KnownKernel, Span
-from tandem.compile.graph_source import Edge, KernelCall
+from tandem.compile.cuda.graph_reader import KERNEL, KnownKernel, Span
+from tandem.compile.cuda.graph_source import Edge, KernelCall
 
 NORM = KnownKernel("norm", b"cubin of norm", ("*fp32", "*i32", "*bf16"))
 GLUE = KnownKernel("glue", b"cubin of glue", ("*fp32", "*fp32", "i32"))

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
 
-from tandem.compile.graph_source import GraphSource, Grid, KernelCall
+from tandem.compile.cuda.graph_source import GraphSource, Grid, KernelCall
 from tandem.errors import LoweringError
 
 KERNEL = 0

@@ -17,9 +17,9 @@ import torch
 import triton
 from torch import Tensor
 
-from tandem.compile.glue import Run
-from tandem.compile.graph_reader import EdgeRecord, KnownKernel, NodeRecord, Span, read_graph
-from tandem.compile.graph_source import DriverGraph, Grid
+from tandem.compile.cuda.glue import Run
+from tandem.compile.cuda.graph_reader import EdgeRecord, KnownKernel, NodeRecord, Span, read_graph
+from tandem.compile.cuda.graph_source import DriverGraph, Grid
 from tandem.errors import LoweringError
 
 ALIGNMENT = 16
