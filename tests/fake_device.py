@@ -21,6 +21,7 @@ def make_cubin(kernels: Mapping[str, Sequence[int]], capability: int = 90) -> by
     """A cubin of `kernels`: parameter sizes by symbol. The header is an ELF's as ptxas writes it, the rest our own."""
     header = bytearray(_HEADER)
     header[:9] = b"\x7fELF\x02\x01\x01\x41\x08"
+    header[18:20] = (190).to_bytes(2, "little")
     header[48:52] = (6 << 24 | capability << 8 | 4).to_bytes(4, "little")
     text = json.dumps({symbol: list(sizes) for symbol, sizes in kernels.items()}).encode()
     return bytes(header) + len(text).to_bytes(8, "little") + text

@@ -33,12 +33,14 @@ kern (read only where func is null); CUcontext ctx (ignored where func is set).
 
 
 def fault(program: Program) -> str | None:
-    """Why a program is no graph for this executor, or None: launches share scratch, so each waits for another."""
+    """Why a program is no graph for this executor, or None. Launches share scratch: each waits for the one before."""
     if not program.launches["block"].all():
         return "its launches have no blocks: it is a CPU's"
-    waits = np.bincount(program.edges["target"], minlength=len(program.launches))
-    if len(program.launches) and not (waits[1:] > 0).all():
-        return f"launch {1 + int((waits[1:] == 0).argmax())} waits for none"
+    edges, joined = program.edges, np.zeros(len(program.launches), bool)
+    joined[edges["target"][edges["source"] + 1 == edges["target"]]] = True
+    if not joined[1:].all():
+        loose = 1 + int((~joined[1:]).argmax())
+        return f"launch {loose} does not wait for launch {loose - 1}"
     return None
 
 

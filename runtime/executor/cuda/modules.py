@@ -5,6 +5,7 @@ Knows nothing of launches.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -20,12 +21,26 @@ FREE_SHARED = 48 << 10
 """Dynamic shared memory that a function may use without being asked, in bytes."""
 _FLAGS, _ABI, _NEWER_ABI = slice(48, 52), 8, 8
 """Where an ELF header holds its flags and its ABI's version; from which version on the flags have another form."""
+_HEADER = struct.Struct("<4s14xH12xQQ4x2xHHHH")
+"""What of an ELF header says where its tables end: magic, machine, their places, and size and count of both."""
+_MAGIC, _CUDA = b"\x7fELF", 190
 
 
 def architecture(cubin: bytes) -> int:
     """The compute capability a cubin is for, as 10 * major + minor, from its ELF header."""
     flags = int.from_bytes(cubin[_FLAGS], "little")
     return flags >> 8 & 0xFF if cubin[_ABI : _ABI + 1] >= bytes([_NEWER_ABI]) else flags & 0xFF
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether `data` is a whole binary for a GPU. The driver is told no length, and would compile what is PTX."""
+    if len(data) < _HEADER.size:
+        return False
+    magic, machine, programs, sections, program_bytes, num_programs, section_bytes, num_sections = _HEADER.unpack_from(
+        data
+    )
+    end = max(programs + program_bytes * num_programs, sections + section_bytes * num_sections)
+    return bool((magic, machine) == (_MAGIC, _CUDA) and end <= len(data))
 
 
 class Modules:
@@ -86,6 +101,8 @@ class Modules:
     def _module(self, binary: str) -> int:
         if binary not in self._modules:
             cubin = self._cubin(binary)
+            if not is_cubin(cubin):
+                raise BundleCorrupt(f"{binary}.cubin: no whole binary for a GPU; copy or compile the bundle again")
             try:
                 module = self._driver.module(cubin)
             except DeviceError as error:

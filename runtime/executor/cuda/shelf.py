@@ -5,14 +5,18 @@ A missing one is made when it is asked for, in milliseconds. Knows nothing of pr
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from tandem.artifacts.io import Geometry
 from tandem.artifacts.program import Program
 from tandem.errors import BundleMismatch
 from tandem.keys import Kind
 from tandem.runtime.executor.cuda.image import EntryProgram
+
+log = logging.getLogger("tandem.runtime")
 
 ANY = 1 << 62
 """Stands for a context class or a row bucket of 0: no number is above it."""
@@ -29,6 +33,22 @@ def choose(places: Sequence[tuple[int, int]], rows: int, length: int) -> int | N
         return None
     longest = max(context for _, context, _ in wide)
     return min((held, context, i) for held, context, i in wide if context >= min(length, longest))[2]
+
+
+def require_all(entries: Sequence[EntryProgram], geometry: Geometry) -> None:
+    """BundleMismatch, which names the kind, unless every pass that a server may ask for finds one of `entries`."""
+    joint = min(geometry.verify_rows, geometry.max_outputs)
+    most = {Kind.EXTEND: geometry.max_rows, Kind.VERIFY_CHAIN: joint, Kind.VERIFY_TREE: joint, Kind.COMMIT: joint}
+    for kind, rows in most.items():
+        # What holds the most rows is there for fewer as well, so the longest of these is the longest of all.
+        held = [context or ANY for k, context, most_rows, _ in entries if k is kind and (most_rows or ANY) >= rows]
+        if not held:
+            raise BundleMismatch(f"no {kind} entry takes {rows} rows; compile the bundle again")
+        if kind is not Kind.COMMIT and max(held) < geometry.context_length:
+            raise BundleMismatch(
+                f"no {kind} entry takes {rows} rows at {geometry.context_length} tokens, the longest ends at "
+                f"{max(held)}; compile the bundle again"
+            )
 
 
 class Shelf:
@@ -109,3 +129,4 @@ class Shelf:
                 self._graph_of(program)
         except BaseException as error:
             self._failure = error
+            log.error("a graph cannot be made: %s; a pass that needs it will fail", error)

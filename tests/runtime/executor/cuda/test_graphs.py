@@ -147,8 +147,11 @@ def test_a_refused_launch_is_named_and_leaves_no_graph(driver: Driver, cuda: Fak
 def test_a_program_without_blocks_or_order_is_refused() -> None:
     graphs.require(program(0))
     graphs.require(program(0, KERNELS[:1], ()))
-    with pytest.raises(BundleCorrupt, match="launch 2 waits for none; rebuild the bundle"):
+    with pytest.raises(BundleCorrupt, match="launch 2 does not wait for launch 1; rebuild the bundle"):
         graphs.require(program(0, edges=[(0, 1)]))
+    graphs.require(program(0, edges=[(0, 1), (0, 2), (1, 2)]))
+    with pytest.raises(BundleCorrupt, match="launch 2 does not wait for launch 1"):  # both would write one scratch
+        graphs.require(program(0, edges=[(0, 1), (0, 2)]))
     plain = program(0)
     launches = plain.launches.copy()
     launches["block"] = 0

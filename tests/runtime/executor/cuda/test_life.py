@@ -71,7 +71,7 @@ def test_programs_for_other_memory_are_refused(gpu: Gpu, tmp_path: Path) -> None
     state = replace(sound, regions=(*sound.regions, Region("state", 0)))
     refused(gpu, image(tmp_path, [(Kind.EXTEND, 0, 1, state)]), BundleCorrupt, "0 bytes of state")
     loose = program(0, edges=[(0, 1)])
-    refused(gpu, image(tmp_path, [(Kind.EXTEND, 0, 1, loose)]), BundleCorrupt, "launch 2 waits for none")
+    refused(gpu, image(tmp_path, [(Kind.EXTEND, 0, 1, loose)]), BundleCorrupt, "launch 2 does not wait for launch 1")
     assert gpu.calls == ["cuInit"] * 5
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandem.artifacts.program import Kernel
 from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, BundleMismatch, DeviceError
-from tandem.runtime.executor.cuda.modules import Modules, architecture
+from tandem.runtime.executor.cuda.modules import Modules, architecture, is_cubin
 from tests.fake_device import make_cubin
-from tests.fake_driver import FakeCuda
+from tests.fake_driver import INVALID_IMAGE, FakeCuda
 from tests.runtime.executor.cuda.sample import CUBINS, FIRST, KERNELS, SIZES, program
 
 Open = Callable[..., Modules]
@@ -76,8 +78,43 @@ def test_another_capability_and_damage_are_told_apart(modules: Open) -> None:
     with pytest.raises(BundleMismatch, match=r"for compute capability 10.0, this GPU has 9.0; compile the bundle"):
         modules(KERNELS[0], cubins={FIRST: make_cubin({"first": SIZES}, capability=100)}).functions(one)
     damaged = b"\0" + CUBINS[FIRST][1:]
-    with pytest.raises(BundleCorrupt, match=r"the driver cannot read it; copy or compile the bundle again"):
+    with pytest.raises(BundleCorrupt, match=r"no whole binary for a GPU; copy or compile the bundle again"):
         modules(KERNELS[0], cubins={FIRST: damaged}).functions(one)
+
+
+def test_one_that_the_driver_cannot_read(modules: Open, cuda: FakeCuda) -> None:
+    held = modules(KERNELS[0])
+    cuda.fail_at, cuda.code = len(cuda.calls), INVALID_IMAGE
+    with pytest.raises(BundleCorrupt, match=rf"{FIRST}.cubin: the driver cannot read it; copy or compile the bundle"):
+        held.functions(program(0, KERNELS[:1], ()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x7fELF",
+        b".version 8.8\n.target sm_90\n.visible .entry first() { ret; }\n" + bytes(64),  # would be compiled
+        CUBINS[FIRST][:18] + b"\x3e\0" + CUBINS[FIRST][20:],  # an ELF file for x86-64
+        CUBINS[FIRST][:61],
+    ],
+)
+def test_what_is_no_cubin_never_meets_the_driver(modules: Open, cuda: FakeCuda, data: bytes) -> None:
+    with pytest.raises(BundleCorrupt, match=rf"{FIRST}.cubin: no whole binary for a GPU"):
+        modules(KERNELS[0], cubins={FIRST: data}).functions(program(0, KERNELS[:1], ()))
+    assert cuda.counts["cuModuleLoadData"] == 0
+
+
+@given(st.integers(64, 4000), st.integers(1, 60), st.integers(64, 4000), st.integers(1, 60))
+def test_a_cubin_is_whole_exactly_if_its_tables_are(sections: int, count: int, programs: int, parts: int) -> None:
+    """A section's header has 64 bytes, a segment's 56: System V ABI, "ELF-64 Object File Format"."""
+    data = bytearray(make_cubin({}))
+    data[32:48] = programs.to_bytes(8, "little") + sections.to_bytes(8, "little")
+    for place, value in ((54, 56), (56, parts), (58, 64), (60, count)):
+        data[place : place + 2] = value.to_bytes(2, "little")
+    end = max(programs + 56 * parts, sections + 64 * count)
+    assert is_cubin(bytes(data).ljust(end, b"\0"))
+    assert not is_cubin(bytes(data).ljust(end, b"\0")[: end - 1])
 
 
 @pytest.mark.parametrize("call", ["cuModuleLoadData", "cuModuleGetFunction"])

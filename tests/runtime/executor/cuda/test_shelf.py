@@ -13,8 +13,8 @@ from tandem.artifacts.program import Program
 from tandem.errors import BundleMismatch, DeviceError
 from tandem.keys import Kind
 from tandem.runtime.executor.cuda.image import EntryProgram
-from tandem.runtime.executor.cuda.shelf import Shelf, choose
-from tests.runtime.executor.cuda.sample import entries
+from tandem.runtime.executor.cuda.shelf import Shelf, choose, require_all
+from tests.runtime.executor.cuda.sample import GEOMETRY, entries, program
 
 PLACES = st.lists(st.tuples(st.sampled_from([0, 1024, 2048, 4096]), st.sampled_from([0, 1, 2, 4, 8, 64])), max_size=12)
 
@@ -38,6 +38,40 @@ def test_the_smallest_that_holds_rows_then_length(places: list[tuple[int, int]],
             assert other_held == 0 or other_held >= held
         if other_held == held:
             assert other_context == 0 or (context != 0 and other_context >= context)
+
+
+NOTHING = program(0)
+TABLES = st.lists(
+    st.tuples(st.sampled_from(list(Kind)), st.sampled_from([0, 1024, 3000, 4096]), st.sampled_from([0, 4, 32, 128])),
+    max_size=10,
+).map(lambda table: [(*entry, NOTHING) for entry in table])
+
+
+@given(TABLES)
+def test_a_table_holds_exactly_if_every_pass_finds_an_entry(table: list[EntryProgram]) -> None:
+    """128 rows of a prefill, 32 of a verify or a commit; contexts up to 3,000."""
+    held = True
+    for kind, most in ((Kind.EXTEND, 128), (Kind.VERIFY_CHAIN, 32), (Kind.VERIFY_TREE, 32), (Kind.COMMIT, 32)):
+        places = [(context, rows) for k, context, rows, _ in table if k is kind]
+        for rows in (1, 4, 5, most):
+            for length in (0,) if kind is Kind.COMMIT else (1, 1025, 3000):
+                found = choose(places, rows, length)
+                held &= found is not None and (not places[found][0] or places[found][0] >= length)
+    if held:
+        require_all(table, GEOMETRY)
+    else:
+        with pytest.raises(BundleMismatch, match=r"no (extend|verify-chain|verify-tree|commit) entry takes "):
+            require_all(table, GEOMETRY)
+
+
+def test_what_a_table_lacks_is_named() -> None:
+    whole = [(kind, 0, 128, NOTHING) for kind in Kind]
+    require_all(whole, GEOMETRY)
+    with pytest.raises(BundleMismatch, match=r"^no extend entry takes 128 rows; compile the bundle again$"):
+        require_all(whole[1:], GEOMETRY)
+    short = [*whole[:2], (Kind.VERIFY_TREE, 2048, 32, NOTHING), whole[3]]
+    with pytest.raises(BundleMismatch, match="no verify-tree entry takes 32 rows at 3000 tokens, the longest ends at"):
+        require_all(short, GEOMETRY)
 
 
 class Maker:
@@ -133,7 +167,9 @@ def test_one_that_is_asked_for_while_it_is_made_is_made_once(held: list[EntryPro
     shelf.close()
 
 
-def test_a_failure_beside_serving_is_kept_and_told(held: list[EntryProgram], programs: list[Program]) -> None:
+def test_a_failure_beside_serving_is_kept_and_told(
+    held: list[EntryProgram], programs: list[Program], caplog: pytest.LogCaptureFixture
+) -> None:
     failing = [True]
 
     def fail(number: int) -> None:
@@ -145,6 +181,7 @@ def test_a_failure_beside_serving_is_kept_and_told(held: list[EntryProgram], pro
     shelf.start_rest()
     with pytest.raises(DeviceError, match="no room"):
         shelf.finish()
+    assert caplog.messages == ["a graph cannot be made: no room; a pass that needs it will fail"]
     assert not shelf.ready
     assert shelf.graph(Kind.EXTEND, 1, 10) == 100
     with pytest.raises(DeviceError, match="no room"):
