@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tandem.artifacts.digest import sha256_file
 from tandem.artifacts.program import encode
 from tandem.artifacts.quality import Quality
 from tandem.artifacts.weights import MappedWeights
@@ -54,7 +55,7 @@ def _reference(plan: Plan, staged: Staged) -> Staged:
     profile, g = find_profile(limits.REFERENCE), plan.geometry
     sizes = geometry(plan.spec, profile, g.context_length, max_rows=g.max_rows, max_lanes=g.max_lanes)
     signatures, weights = read_signatures(staged.library), MappedWeights(staged.weights)
-    composer = CpuComposer(plan.spec, profile, sizes, weights, signatures, staged.library.stem)
+    composer = CpuComposer(plan.spec, profile, sizes, weights, signatures, sha256_file(staged.library))
     path = staged.weights.with_suffix(".tdp")
     path.write_bytes(encode(composer.program(Kind.EXTEND)))
     return replace(staged, geometry=sizes, programs={Kind.EXTEND: path})
