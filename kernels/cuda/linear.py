@@ -15,7 +15,7 @@ from tandem.kernels.cuda.order import begin
 
 
 @triton.jit
-def _prefetch(rows, LINES: tl.constexpr, STEP: tl.constexpr):
+def prefetch_lines(rows, LINES: tl.constexpr, STEP: tl.constexpr):
     """Asks L2 for LINES lines, STEP elements each, from each of the addresses `rows` on."""
     line = rows[:, None] + tl.arange(0, LINES)[None, :] * STEP
     tl.inline_asm_elementwise(
@@ -24,7 +24,7 @@ def _prefetch(rows, LINES: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
-def _tile(start, line, k, inside, K: tl.constexpr, BK: tl.constexpr, INSIDE: tl.constexpr):
+def load_tile(start, line, k, inside, K: tl.constexpr, BK: tl.constexpr, INSIDE: tl.constexpr):
     """Elements start + line[i] + k[j], or zero where `inside` (which holds for all unless INSIDE) or k < K does not."""
     address = start + line[:, None] + k[None, :]
     if INSIDE and K % BK == 0:
@@ -39,7 +39,7 @@ def _tile(start, line, k, inside, K: tl.constexpr, BK: tl.constexpr, INSIDE: tl.
 
 
 @triton.jit
-def _dot(x, weight, acc, WEIGHT_LEFT: tl.constexpr):
+def add_products(x, weight, acc, WEIGHT_LEFT: tl.constexpr):
     """acc plus the products of x [BM, BK] and weight [BN, BK], as [BN, BM] or [BM, BN]."""
     if WEIGHT_LEFT:
         acc = tl.dot(weight, tl.trans(x), acc, input_precision="ieee")
@@ -80,13 +80,13 @@ def _product(
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         # Weights first: nothing of theirs waits for `rows` to arrive.
-        tile = _tile(start, n * K, k, inside, K, BK, WHOLE)
+        tile = load_tile(start, n * K, k, inside, K, BK, WHOLE)
         if GATED:
-            value_tile = _tile(value_start, n * K, k, inside, K, BK, WHOLE)
-        x_tile = _tile(x, x_line, k, row_inside, K, BK, False)
-        acc = _dot(x_tile, tile, acc, WEIGHT_LEFT)
+            value_tile = load_tile(value_start, n * K, k, inside, K, BK, WHOLE)
+        x_tile = load_tile(x, x_line, k, row_inside, K, BK, False)
+        acc = add_products(x_tile, tile, acc, WEIGHT_LEFT)
         if GATED:
-            value = _dot(x_tile, value_tile, value, WEIGHT_LEFT)
+            value = add_products(x_tile, value_tile, value, WEIGHT_LEFT)
     if GATED:
         acc = acc / (1.0 + tl.exp(-acc)) * value
     if WEIGHT_LEFT:
@@ -128,9 +128,9 @@ def linear(
         LINES: tl.constexpr = PREFETCH // 128
         STEP: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
         row = tl.minimum(n0 + tl.arange(0, BN), N - 1).to(tl.int64)
-        _prefetch(weight + row * K, LINES, STEP)
+        prefetch_lines(weight + row * K, LINES, STEP)
         if GATED:
-            _prefetch(weight + (row + N) * K, LINES, STEP)
+            prefetch_lines(weight + (row + N) * K, LINES, STEP)
     begin(PDL)
     _product(
         x,

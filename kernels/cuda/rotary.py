@@ -16,7 +16,13 @@ from tandem.kernels.cuda.order import begin
 
 
 @triton.jit
-def _turn(
+def turn(first, second, cos, sin):
+    """Pairs turned: both members."""
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
+def _turn_heads(
     x, cos, sin, y, source, target, head,
     HEADS: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, BP: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
@@ -26,8 +32,9 @@ def _turn(
     first = tl.load(x + source + pair, mask=inside, other=0.0)
     second = tl.load(x + source + HALF + pair, mask=inside, other=0.0)
     kind = y.dtype.element_ty
-    tl.store(y + target + pair, (first * cos - second * sin).to(kind), mask=inside)
-    tl.store(y + target + HALF + pair, (second * cos + first * sin).to(kind), mask=inside)
+    first, second = turn(first, second, cos, sin)
+    tl.store(y + target + pair, first.to(kind), mask=inside)
+    tl.store(y + target + HALF + pair, second.to(kind), mask=inside)
     if 2 * HALF < D:
         rest = 2 * HALF + tl.arange(0, BR)[None, :]
         beyond = (head < HEADS) & (rest < D)
@@ -57,7 +64,7 @@ def rotary(
         cosine, sine = _angles(cos, sin, tl.load(position + row), HALF, BP)
         head = (tl.program_id(1) * BH + tl.arange(0, BH))[:, None]
         at = head * HEAD_DIM
-        _turn(
+        _turn_heads(
             x, cosine, sine, y, row * X_STRIDE + at, row * Y_STRIDE + at, head, HEADS, HALF, HEAD_DIM, BP, BR
         )  # fmt: skip
 
@@ -82,7 +89,7 @@ def rotary_kv_write(
         if block < Q_BLOCKS:
             head = (block * BH + tl.arange(0, BH))[:, None]
             at = head * HEAD_DIM
-            _turn(
+            _turn_heads(
                 q, cosine, sine, y, row * Q_STRIDE + at, row * Y_STRIDE + at, head, HEADS, HALF, HEAD_DIM, BP, BR
             )  # fmt: skip
         else:
@@ -91,7 +98,7 @@ def rotary_kv_write(
             at, target, inside = head * HEAD_DIM, place + head * TILE * HEAD_DIM, (head < KV_HEADS) & (d < HEAD_DIM)
             new_v = tl.load(v + row * V_STRIDE + at + d, mask=inside, other=0.0)
             tl.store(v_cache + target + d, new_v.to(v_cache.dtype.element_ty), mask=inside)
-            _turn(
+            _turn_heads(
                 k, cosine, sine, k_cache, row * K_STRIDE + at, target, head, KV_HEADS, HALF, HEAD_DIM, BP, BR
             )  # fmt: skip
 

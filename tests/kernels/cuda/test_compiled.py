@@ -6,7 +6,7 @@ import pytest
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from tandem.kernels.cuda import embedding, head, linear, norm
+from tandem.kernels.cuda import embedding, head, linear, linear_rotary, norm
 from tandem.kernels.cuda.launch import TritonKernel, Work
 
 WAIT = "griddepcontrol.wait"
@@ -46,6 +46,23 @@ def test_a_linear_prefetches_weights_then_waits_then_reads(n: int, k: int, gated
     assert "cp.async.cg.shared.global" in after  # 16 bytes at a time, or loads would not keep memory busy
     assert "wgmma.mma_async" in after or "mma.sync" in after
     assert "wgmma.mma_async" in after or rows <= 32
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_a_linear_that_turns_prefetches_weights_then_waits_then_reads(rows: int) -> None:
+    work = linear_rotary.linear_rotary_work(
+        rows=rows, heads=24, kv_heads=4, head_dim=256, half=128, k=5120, itemsize=2, x_stride=5120, y_stride=6144,
+        table_stride=128, page=1 << 20,
+    )  # fmt: skip
+    told = dict.fromkeys(("position", "lane", "slot", "block_table", "count"), "i32")
+    values = dict.fromkeys(("x", "weight", "k_cache", "v_cache", "y"), "bf16")
+    ptx = _ptx(linear_rotary.linear_rotary, work, bias=None, **told, **values)
+    before, after = ptx.split(WAIT)
+    assert "griddepcontrol.launch_dependents" in before and "prefetch.global.L2" in before
+    assert not any(read in before for read in ("ld.global", "cp.async"))
+    looked_up, products = after.split("cp.async.cg.shared.global", 1)
+    assert "ld.global" in looked_up and "ld.global" not in products  # none of their latency behind the products
+    assert "fma.rn.f32" not in after  # each product of a rotation is rounded before it is added
 
 
 def test_an_fp32_linear_multiplies_and_adds_in_one_rounding() -> None:
