@@ -1,6 +1,6 @@
 """Finds tiles of the linears that make a whole pass fast: what is fastest alone need not be among its neighbours.
 
-    python3 -m bench.gpu.tune_pass --shape smollm2 --rows 1 [--layers 8] [--kind extend] [--at 992] [--full-edges]
+    python3 -m bench.gpu.tune_pass --shape smollm2 --rows 1 [--layers 8] [--kind extend] [--at 900]
 
 One linear after the other takes each candidate in the whole pass of one row bucket, and keeps the fastest. Bits are
 `tune_linear`'s business. Knows nothing of bundles: programs are lowered, compiled and built as graphs right here.
@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
+import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -32,14 +36,31 @@ from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
+from tandem.errors import CompileError, DeviceError
 from tandem.kernels.cuda import linear, linear_tiles
-from tandem.kernels.cuda.build import Cubin, Variant, compile_variants
+from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 from tandem.keys import Kind
 from tandem.runtime.executor.cuda.executor import CudaExecutor, Image
 from tandem.runtime.executor.cuda.graphs import build
 from tandem.runtime.executor.cuda.modules import Modules
 
+FILL = 64
+"""Rows of a pass that fills the cache."""
+SMALL = (
+    *((8, bk, warps, 9, False) for bk in (128, 256) for warps in (2, 4)),
+    *((16, bk, warps, 9, left) for bk in (64, 128, 256) for warps in (2, 4) for left in (False, True)),
+    *((32, bk, 4, 9, left) for bk in (64, 128, 256) for left in (False, True)),
+    *((64, bk, 4, 9, True) for bk in (64, 128)),
+)
+LARGE = (
+    *((16, 256, 4, stages, False) for stages in (3, 6)),
+    *((32, 256, 4, stages, False) for stages in (3, 6)),
+    *((64, 128, 4, stages, True) for stages in (3, 5, 8)),
+    (64, 64, 4, 8, True),
+    *((128, 128, 8, stages, True) for stages in (3, 6)),
+)
+"""Columns, inputs, warps, most stages, and whether weights stand left."""
 Chosen = dict[tuple[int, int, bool], FewTiles]
 """Tiles by width, inputs and whether gated."""
 
@@ -48,26 +69,28 @@ class Rig:
     """A model of `shape` on the device, whose pass may be lowered anew with other tiles."""
 
     def __init__(self, stack: ExitStack, args: argparse.Namespace) -> None:
+        self._pool = stack.enter_context(ProcessPoolExecutor(os.cpu_count(), get_context("spawn")))
         shape = SHAPES[args.shape]
-        if args.layers:
-            shape = replace(shape, num_hidden_layers=args.layers)
+        shape = replace(shape, **{"num_hidden_layers": args.layers} if args.layers else {})
+        shape = replace(shape, **{"vocab_size": args.vocab} if args.vocab else {})
         checkpoint, profile = RandomCheckpoint(shape), find_profile("bf16")
         spec, folder = (
             resolve(checkpoint.config),
             Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))),
         )
         geometry = CudaTarget.find("cuda").geometry(spec, profile, args.context)
+        geometry = replace(geometry, max_rows=FILL)  # the one prefill chunk that there is
         write_weights(spec, profile, checkpoint, folder / "w", layout=layout, context_length=args.context)
         self._composer = Composer(spec, profile, geometry, MappedWeights(folder / "w"))
         kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN) if args.kind is Kind.EXTEND else (args.kind,)
         bound = next(c for c in (1024, 2048, 4096, 8192, 16384, 32768) if args.at + args.rows <= c)
-        self._shape, self._edges = Shape(kinds, min(bound, args.context), args.rows), args.full_edges
+        self._shape = Shape(kinds, min(bound, args.context), args.rows)
         self._cubins: dict[Variant, Cubin] = {}
         self._data: dict[str, bytes] = {}
-        filling = self.program({}, Shape((Kind.EXTEND,), 0, 64))
+        filling = self.program({}, Shape((Kind.EXTEND,), 0, FILL))
         first = self.program({})
         programs = [(kind, self._shape.context_class, args.rows, first) for kind in kinds]
-        programs += [(Kind.EXTEND, 0, 64, filling)]
+        programs += [(Kind.EXTEND, 0, FILL, filling)]
         self.executor = CudaExecutor(Image(geometry, folder / "w", programs, self._data), num_pages=args.at // 64 + 66)
         stack.callback(self.executor.close)
         self.executor.finish()
@@ -102,14 +125,16 @@ class Rig:
             self._data[name] = data
             return name
 
-        program = encode_program(lowered, self._cubins, add)
-        if self._edges:
-            program.edges["type"], program.edges["from_port"] = FULL, 0
-        return program
+        return encode_program(lowered, self._cubins, add)
 
     def compile(self, variants: set[Variant]) -> None:
-        if wanted := variants - self._cubins.keys():
-            self._cubins |= compile_variants(sorted(wanted, key=repr), 90)
+        for variant in (
+            pending := {v: self._pool.submit(compile_variant, v, 90) for v in variants - self._cubins.keys()}
+        ):
+            try:
+                self._cubins[variant] = pending[variant].result()
+            except CompileError as error:
+                print(f"    {error}")
 
     def compile_for(self, options: list[Chosen]) -> None:
         """Every kernel that any of `options` needs, side by side."""
@@ -120,13 +145,24 @@ class Rig:
                 wanted |= lower(replace(self._composer, spec=spec), self._shape).variants()
         self.compile(wanted)
 
-    def us(self, chosen: Chosen) -> float:
-        """Microseconds of the pass with these tiles."""
-        program, executor = self.program(chosen), self.executor
+    def us(self, chosen: Chosen, *, early: bool = True) -> float:
+        """Microseconds of the pass with these tiles, or infinity where they do not fit.
+
+        Without `early` each launch begins where the last one ends.
+        """
+        try:
+            program, executor = self.program(chosen), self.executor
+        except KeyError:
+            return math.inf
+        if not early:
+            program.edges["type"], program.edges["from_port"] = FULL, 0
         with ExitStack() as stack:
             modules = Modules(executor._driver, self._data.__getitem__, [program], 90)
             stack.callback(modules.close)
-            functions = modules.functions(program)
+            try:
+                functions = modules.functions(program)
+            except DeviceError:
+                return math.inf
             graph = build(stack, executor._driver, program, functions, executor._bases, self._device._stream)
             found = min(self._device.ms(graph, 5).runs)
             executor._driver.synchronize(self._device._stream)
@@ -148,21 +184,16 @@ class _instead:
 
 
 def candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
-    """Tiles whose stages fit a block's shared memory, by how many columns a program takes."""
+    """Tiles worth a try whose stages fit a block's shared memory, those of a small matrix in one sweep over its inputs."""
     bm = 32 if rows > 16 else 16
     row_bytes = matrix.k * matrix.itemsize
     small = matrix.n * matrix.k < 1 << 21
-    for bn in (8, 16, 32, 64) if small else (16, 32, 64, 128):
-        for bk in (64, 128, 256, 512) if small else (64, 128, 256):
-            for left in (True, False):
-                for warps in (1, 2, 4) if small else (4, 8):
-                    stage = (bn * (1 + matrix.gated) + bm) * bk * matrix.itemsize
-                    most = min(-(-matrix.k // bk), 8)
-                    for stages in sorted({min(most, max(2, (size << 10) // stage)) for size in (64, 104, 200)}):
-                        odd = (left and bn < 16) or (not left and bn < 8) or bk * bn < 1024 or warps * 16 > bn * 2 * bm
-                        if stage * stages <= 220 << 10 and not odd:
-                            for ahead in (min(row_bytes, 2048),) if small else (1024, 4096):
-                                yield FewTiles(bm, bn, bk, warps, stages, left, ahead)
+    for bn, bk, warps, most, left in SMALL if small else LARGE:
+        stage = (bn * (1 + matrix.gated) + bm) * bk * matrix.itemsize
+        stages = min(-(-matrix.k // bk) + 1, most, (220 << 10) // stage)
+        for ahead in (min(row_bytes, 4096),) if small else (256, 1024, 4096, 8192):
+            if stages > 1:
+                yield FewTiles(bm, bn, bk, warps, stages, left, ahead)
 
 
 def shown(tiles: FewTiles) -> str:
@@ -174,17 +205,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(SHAPES), default="smollm2")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--vocab", type=int, help="another vocabulary: the head is none of the layers' business")
     parser.add_argument("--kind", type=Kind, default=Kind.EXTEND)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--at", type=int, default=900)
     parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--full-edges", action="store_true")
     parser.add_argument("--limit", type=int, default=60, help="candidates of a linear")
     parser.add_argument("--once", action="store_true", help="the pass as it is, no search")
     args = parser.parse_args()
     with ExitStack() as stack:
         rig = Rig(stack, args)
-        print(f"{args.shape} {args.kind} of {args.rows} at {args.at}: {rig.us({}):.1f} us as it is", flush=True)
+        late = rig.us({}, early=False)
+        now = rig.us({})
+        print(f"{args.kind} of {args.rows} at {args.at}: {now:.1f} us, with full edges {late:.1f} us", flush=True)
         if not args.once:
             search(rig, args)
 
