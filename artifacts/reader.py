@@ -122,10 +122,17 @@ class Bundle:
         name = layout.cubin_file(sha256)
         if all(file.path != name for file in self.manifest.files):
             raise BundleCorrupt(f"{name}: not in the bundle; compile the model again")
-        data = (self._native / name).read_bytes()
+        data = folder.read(self._native, name, layout.MAX_CUBIN_BYTES)
         if (found := digest.sha256_bytes(data)) != sha256:
             raise _changed(name, sha256, found)
         return data
+
+    def require_native(self) -> None:
+        """Raises what keeps this bundle's native code from being loaded here, before any of it is read.
+
+        BundleMismatch for a machine that does not suit, BundleUntrusted for code from elsewhere.
+        """
+        _ = self._native
 
     @cached_property
     def _native(self) -> Path:
@@ -147,7 +154,8 @@ class Bundle:
 
     def read_program(self, entry: EntryRecord) -> Program:
         """The program of one of the manifest's entries. BundleCorrupt, which names the file, if it does not hold."""
-        program = decode_program((self.path / entry.program).read_bytes(), entry.program)
+        data = folder.read(self.path, entry.program, layout.MAX_PROGRAM_BYTES)
+        program = decode_program(data, entry.program)
         held = {file.sha256 for file in self.manifest.files if file.path.startswith(layout.KERNELS)}
         if absent := {kernel.binary for kernel in program.kernels} - held:
             raise BundleCorrupt(f"{entry.program}: needs the kernel {min(absent)}, which the bundle does not hold")

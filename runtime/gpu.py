@@ -6,11 +6,11 @@ Knows nothing of bundles or options; imported only where something is for a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tandem.driver import Driver
-from tandem.errors import BundleMismatch, CapacityError
+from tandem.errors import BundleMismatch, CapacityError, DeviceError
 from tandem.runtime.executor.cuda.executor import CudaExecutor, Image
 from tandem.runtime.executor.cuda.image import CODE_BYTES, region_bytes
 
@@ -82,7 +82,8 @@ def open_image(
         if whole:
             executor.finish()
     except BaseException:
-        executor.close()
+        with suppress(DeviceError):  # of a GPU that is gone; why it went matters more
+            executor.close()
         raise
     return executor
 
@@ -91,11 +92,15 @@ def open_image(
 def _context(driver: Driver, ordinal: int) -> Iterator[None]:
     """The GPU's primary context on this thread while memory is counted; an executor keeps it for itself."""
     device = driver.device(ordinal)
-    driver.set_current(driver.retain(device))
+    context = driver.retain(device)
     try:
+        driver.set_current(context)
         yield
-    finally:
-        driver.release(device)
+    except BaseException:
+        with suppress(DeviceError):
+            driver.release(device)
+        raise
+    driver.release(device)
 
 
 def _gib(nbytes: int) -> str:

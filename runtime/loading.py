@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tandem.device import this_machine
-from tandem.errors import BundleCorrupt, UsageError
+from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.service import Service
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tandem.artifacts.io import Geometry
     from tandem.artifacts.reader import Bundle
+    from tandem.runtime.engine import Engine
     from tandem.runtime.executor.base import Executor
 
 log = logging.getLogger("tandem.runtime")
@@ -57,9 +58,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     Raises BundleError for a bundle that cannot be served here, UsageError for options it cannot honour.
     """
     from tandem.artifacts.reader import open_bundle
-    from tandem.prices import PriceModel
-    from tandem.runtime.drafters.lookup import lookup_drafters
-    from tandem.runtime.engine import Engine
+    from tandem.prices import read_table
     from tandem.runtime.worker import Worker
 
     options = options or LoadOptions()
@@ -72,15 +71,14 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     tokenizer = read_tokenizer(bundle.tokenizer_path)
+    read_table(bundle.prices)  # a wrong one is told before anything is loaded
     executor = _serving_executor(bundle, options, context_length, num_lanes)
-    exact, prices = examine(bundle, executor)
-    engine = Engine(
-        executor,
-        drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
-        prices=PriceModel(prices),
-        max_lanes=num_lanes,
-        max_queue=options.max_queue,
-    )
+    try:
+        engine = _engine(bundle, executor, options, num_lanes)
+    except BaseException:
+        with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
+            executor.close()
+        raise
     _trim_heap()
     worker = Worker(engine)
     worker.start()
@@ -94,6 +92,22 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         stop_ids=frozenset(facts.stop_ids),
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
+    )
+
+
+def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int) -> Engine:
+    """An engine at this machine's prices, with drafts if no bit differs here."""
+    from tandem.prices import PriceModel
+    from tandem.runtime.drafters.lookup import lookup_drafters
+    from tandem.runtime.engine import Engine
+
+    exact, prices = examine(bundle, executor)
+    return Engine(
+        executor,
+        drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
+        prices=PriceModel(prices),
+        max_lanes=num_lanes,
+        max_queue=options.max_queue,
     )
 
 
@@ -156,15 +170,18 @@ def _on_gpu(bundle: Bundle, *, threads: int | None, pages: tuple[int, int], **op
     """As `tandem.runtime.gpu.open_image`. Nothing is asked of the GPU before it is known that its code may run here."""
     if threads is not None:
         raise UsageError("--threads is for bundles of a CPU and this one is a GPU's; leave it out")
-    bundle.fit().require()
-    entries = bundle.programs()
-    cubins = {binary: bundle.cubin(binary) for binary in {k.binary for _, program in entries for k in program.kernels}}
-    assert bundle.gpu is not None, "a machine without one is refused"
     from tandem.artifacts.layout import WEIGHTS
     from tandem.runtime.executor.cuda.image import Image
+    from tandem.runtime.executor.cuda.shelf import require_all
     from tandem.runtime.gpu import open_image
 
+    bundle.require_native()
+    _ = bundle.weights  # checks the header; the bytes go from the file to the GPU
+    entries = bundle.programs()
     programs = [(entry.kind, entry.context_class, entry.rows, program) for entry, program in entries]
+    require_all(programs, bundle.geometry)
+    cubins = {binary: bundle.cubin(binary) for binary in {k.binary for _, program in entries for k in program.kernels}}
+    assert bundle.gpu is not None, "a machine without one is refused"
     image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, bundle.gpu.index)
     return open_image(image, pages=pages, **options)
 

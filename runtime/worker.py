@@ -12,6 +12,9 @@ from tandem.errors import CapacityError
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import Request, Sink, Ticket
 
+STOP_SECONDS = 60.0
+"""How long `stop` waits for the pass at hand, longer than any takes: a device that hangs holds no process for ever."""
+
 log = logging.getLogger("tandem.runtime")
 
 
@@ -77,7 +80,9 @@ class Worker:
         if self._thread.ident is None:
             self._engine.close()
         else:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
+            if self._thread.is_alive():
+                log.error("a pass has not ended in %g s; it is left behind", STOP_SECONDS)
 
     def _serve(self) -> None:
         try:
@@ -90,7 +95,10 @@ class Worker:
             with self._changed:
                 self.healthy = self._accepting = False
             self._engine.fail(error)  # also ends what was submitted meanwhile
-        self._engine.close()
+        try:
+            self._engine.close()
+        except Exception as error:  # a device that is gone takes nothing back
+            log.error("the engine does not close: %s", error)
         with self._changed:
             self._idle = True
             self._changed.notify_all()

@@ -106,6 +106,30 @@ def test_cubins_are_native_code(sound: Path, tmp_path: Path, monkeypatch: pytest
     assert open_bundle(sound, trust_native=True).cubin(SHAS[0]) == cuda_sample.CUBINS[0]
 
 
+def test_native_code_is_answered_for_before_any_is_read(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_bundle(sound).require_native()
+    monkeypatch.setattr(reader, "survey", lambda: Survey((), "none"))
+    with pytest.raises(BundleMismatch, match="none found"):
+        open_bundle(sound).require_native()
+    monkeypatch.setattr(reader, "survey", lambda: cuda_sample.HERE)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(BundleUntrusted, match="not built on this machine"):
+        open_bundle(sound).require_native()
+
+
+def test_files_that_are_read_whole_have_a_limit(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(sound)
+    monkeypatch.setattr(layout, "MAX_CUBIN_BYTES", len(cuda_sample.CUBINS[1]))
+    bundle.cubin(SHAS[1])
+    with pytest.raises(BundleCorrupt, match=rf"^kernels/{SHAS[0]}\.cubin: over {len(cuda_sample.CUBINS[1])} bytes"):
+        bundle.cubin(SHAS[0])
+    monkeypatch.setattr(layout, "MAX_PROGRAM_BYTES", (sound / layout.program_file("commit")).stat().st_size - 1)
+    with pytest.raises(BundleCorrupt, match=r"^programs/commit\.tdp: over \d+ bytes"):
+        bundle.program(Kind.COMMIT)
+
+
 @pytest.mark.parametrize(
     ("survey", "words"),
     [

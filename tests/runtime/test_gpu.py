@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tandem.artifacts import reader
 from tandem.driver import Driver
-from tandem.errors import BundleMismatch, CapacityError, DeviceError, TandemError, UsageError
+from tandem.errors import BundleCorrupt, BundleMismatch, CapacityError, DeviceError, TandemError, UsageError
 from tandem.keys import Kind, context_classes
 from tandem.runtime import gpu as door
 from tandem.runtime import loading
@@ -22,8 +22,9 @@ from tandem.runtime.delivery import End, Event
 from tandem.runtime.executor.cuda.image import CODE_BYTES
 from tandem.runtime.gpu import Room, open_image, pages_that_fit
 from tandem.runtime.loading import LoadOptions, lane_pages, load
+from tandem.runtime.request import FinishReason
 from tests.fake_device import Node
-from tests.runtime.executor.cuda.echo import Gpu
+from tests.runtime.executor.cuda.echo import Gone, Gpu
 from tests.runtime.executor.cuda.sample import CUBINS, GEOMETRY, LAYOUT, SCRATCH_BYTES, WEIGHT_BYTES, image, program
 from tests.service import PATIENCE, TEMPLATE, byte_tokenizer
 
@@ -108,9 +109,11 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         json=lambda name: {},
         on_gpu=True,
         gpu=SimpleNamespace(index=0),
+        weights=None,
         programs=entries,
         cubin=CUBINS.__getitem__,
-        fit=lambda: SimpleNamespace(reasons=(), require=lambda: None),
+        fit=lambda: SimpleNamespace(reasons=()),
+        require_native=lambda: None,
     )
     monkeypatch.setattr(reader, "open_bundle", lambda path, **options: opened)
     return opened
@@ -195,9 +198,49 @@ def test_a_refused_bundle_asks_nothing_of_the_gpu(gpu: Counting, bundle: SimpleN
     def refuse() -> None:
         raise BundleMismatch("not for this machine: a driver that speaks CUDA 13.0 or later wanted, CUDA 12.4 found")
 
-    bundle.fit = lambda: SimpleNamespace(reasons=(), require=refuse)
+    bundle.require_native = refuse
     turned_away(gpu, BundleMismatch, "CUDA 12.4 found")
     assert gpu.calls == []
+
+
+def test_entries_that_leave_a_pass_out(gpu: Counting, bundle: SimpleNamespace) -> None:
+    whole = entries()
+    for kind in Kind:
+        bundle.programs = lambda kind=kind: [pair for pair in whole if pair[0].kind is not kind]
+        turned_away(gpu, BundleMismatch, f"no {kind} entry takes ")
+    bundle.programs = lambda: [pair for pair in whole if pair[0].context_class != 3000]
+    turned_away(gpu, BundleMismatch, "no verify-chain entry takes 32 rows at 3000 tokens, the longest ends at 2048")
+    assert gpu.calls == []
+
+
+def test_prices_of_another_shape(gpu: Counting, bundle: SimpleNamespace) -> None:
+    bundle.prices = {"1024": {"extend": [1.0, 2.0]}}
+    turned_away(gpu, BundleCorrupt, r"prices: '1024.extend' is \[1.0, 2.0\], not an object")
+    assert gpu.calls == []
+
+
+def test_an_oracle_of_another_shape_leaves_nothing(gpu: Counting, bundle: SimpleNamespace) -> None:
+    bundle.json = lambda name: {"load": 5}
+    with pytest.raises(BundleCorrupt, match=r"oracle.json: Expected `array`, got `int`"):
+        load(Path("x"))
+    assert gpu.counts["cuGraphLaunch"] == 0
+
+
+def test_a_gpu_that_goes_while_it_serves(bundle: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests end with an error, later ones are turned away, and nothing waits for it."""
+    gone = Gone()
+    monkeypatch.setattr(door, "Driver", lambda: Driver(gone))
+    service = load(Path("x"))
+    gone.gone_at = 0
+    events: queue.Queue[Event] = queue.Queue()
+    service.submit(service.request((1, 2, 3), max_tokens=30), [], events.put)
+    while not isinstance(event := events.get(timeout=PATIENCE), End):
+        pass
+    assert event.reason is FinishReason.ERROR and "a pass failed (cu" in str(event.error)
+    assert service.worker.drain(PATIENCE) and not service.worker.healthy
+    with pytest.raises(CapacityError, match="out of service after a failed pass"):
+        service.submit(service.request((1, 2, 3), max_tokens=30), [], events.put)
+    service.worker.stop()
 
 
 def test_a_graph_that_fails_beside_leaves_nothing(gpu: Counting, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.errors import CapacityError, RequestError, TandemError
+from tandem.errors import CapacityError, DeviceError, RequestError, TandemError
+from tandem.runtime import worker as module
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.worker import Worker
@@ -131,6 +132,37 @@ def test_a_stop_cancels_what_is_in_flight() -> None:
 def test_a_stop_before_the_start_closes_the_engine(executor: ScriptedExecutor) -> None:
     worker_for(executor).stop()
     assert executor.closed
+
+
+def test_a_pass_that_never_ends_holds_up_no_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.05)
+    executor = Gated()
+    worker = worker_for(executor)
+    worker.start()
+    sink = Awaited()
+    worker.submit(Request((1, 2), 80), sink)
+    assert executor.entered.wait(WAIT)
+    worker.stop()
+    assert caplog.messages == ["a pass has not ended in 0.05 s; it is left behind"]
+    executor.gate.set()  # it ended after all
+    assert sink.done.wait(WAIT) and worker.drain(WAIT)
+
+
+def test_a_device_that_is_gone_takes_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
+    class Lost(ScriptedExecutor):
+        def close(self) -> None:
+            raise DeviceError("cuMemFree_v2 says 46")
+
+    worker = worker_for(Lost(fail_after=2))
+    worker.start()
+    sink = Awaited()
+    worker.submit(Request((1, 2), 80), sink)
+    assert sink.done.wait(WAIT) and worker.drain(WAIT)  # the thread has come to its end
+    worker.stop()
+    assert sink.reason is FinishReason.ERROR and not worker.healthy
+    assert caplog.messages[-1] == "the engine does not close: cuMemFree_v2 says 46"
 
 
 def test_a_failed_pass_leaves_the_worker_unhealthy() -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
 from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import Program
 from tandem.driver import Driver
+from tandem.errors import DeviceError
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import graphs, owned
@@ -50,7 +51,8 @@ class CudaExecutor:
         try:
             self._open(image, POISON if poison else 0)
         except BaseException:
-            self._stack.close()
+            with suppress(DeviceError):  # of a GPU that is gone; why it went matters more
+                self._stack.close()
             raise
 
     def _open(self, image: Image, byte: int) -> None:
@@ -125,8 +127,10 @@ class CudaExecutor:
         """Gives everything back; calls after the first do nothing."""
         if self._is_open:
             self._is_open = False
-            self._enter()
-            self._stack.close()
+            try:
+                self._enter()
+            finally:
+                self._stack.close()
 
     def _enter(self) -> None:
         """The context is current per thread, and the thread that loads need not be the one that serves."""

@@ -79,9 +79,14 @@ class Weights:
         readers = max(1, min(READERS, -(-nbytes // CHUNK)))
         self._pool = ThreadPoolExecutor(readers, "weights")
         copy = _Copy(driver, context, path, address, nbytes, self._file, self._stop)
-        self._readers: list[Future[None]] = [self._pool.submit(copy.read, i, readers) for i in range(readers)]
-        for reader in self._readers:
-            reader.add_done_callback(self._note)
+        self._readers: list[Future[None]] = []
+        try:
+            for i in range(readers):
+                self._readers.append(self._pool.submit(copy.read, i, readers))
+                self._readers[-1].add_done_callback(self._note)
+        except BaseException:  # Ctrl-C, or no more threads
+            self.close()
+            raise
 
     def _note(self, _: Future[None]) -> None:
         self.ms = (time.perf_counter() - self._began) * 1e3

@@ -11,8 +11,8 @@ import pytest
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Program, Region
-from tandem.compile.profile import Format
 from tandem.compile.cpu.panels import stored_bytes
+from tandem.compile.profile import Format
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, BundleMismatch
 from tandem.keys import Kind

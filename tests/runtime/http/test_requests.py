@@ -180,9 +180,7 @@ def test_unknown_fields_are_accepted_and_logged_once(
     with caplog.at_level(logging.WARNING, logger=fields.__name__):
         for _ in range(2):
             asked(client, worker, never_heard_of=1, user="me")
-    assert [record.getMessage() for record in caplog.records] == [
-        "unknown request field 'never_heard_of' is ignored"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["unknown request field 'never_heard_of' is ignored"]
 
 
 def test_another_model(client: TestClient) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from tandem.runtime.executor.base import Rows
@@ -10,6 +13,7 @@ from tests.fake_driver import FakeCuda
 from tests.runtime.executor.cuda.sample import GEOMETRY, LAYOUT
 
 NUM_PAGES = 5
+LOST = 46
 TABLE = np.array([[3, 1], [4, 0]], np.int32)
 
 
@@ -37,6 +41,20 @@ class Gpu(FakeCuda):
             io["argmax"][output] = io["token"][row] + nodes[0].words[3]
             io["gap"][output] = io["position"][row] / 4
             io["logits"][output] = io["token"][row] + np.arange(GEOMETRY.vocab_size, dtype=np.float32)
+
+
+class Gone(Gpu):
+    """From call number `gone_at` on, every call but those for words answers LOST and does nothing."""
+
+    gone_at = 1 << 62
+    first = ""
+
+    def _answer(self, name: str, act: Callable[..., int | None], arguments: tuple[Any, ...]) -> int:
+        if len(self.calls) < self.gone_at or name.startswith("cuGetError"):
+            return super()._answer(name, act, arguments)
+        self.calls.append(name)
+        self.first = self.first or name
+        return LOST
 
 
 def step(token: int = 7, position: int = 70, table: np.ndarray = TABLE) -> Rows:

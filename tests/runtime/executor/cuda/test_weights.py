@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +98,22 @@ def test_a_call_that_fails_leaves_nothing(cuda: FakeCuda, driver: Driver, tmp_pa
         assert len(cuda.calls) > cuda.fail_at
     else:
         assert len(cuda.calls) - before <= number + 2
+
+
+def test_no_more_threads(cuda: FakeCuda, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Few(ThreadPoolExecutor):
+        def submit(self, *arguments: Any) -> Any:  # type: ignore[override]
+            if arguments[1] == 2:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*arguments)
+
+    monkeypatch.setattr(weights, "ThreadPoolExecutor", Few)
+    (tmp_path / "weights").write_bytes(bytes(500_000))
+    address = driver.alloc(500_000)
+    with pytest.raises(RuntimeError, match="new thread"):
+        Weights(driver, next(iter(cuda.live["context"])), tmp_path / "weights", address, 500_000)
+    assert not any(thread.name.startswith("weights") for thread in threading.enumerate())
+    driver.free(address)
 
 
 def test_closing_early_ends_the_readers(cuda: FakeCuda, driver: Driver, tmp_path: Path) -> None:
