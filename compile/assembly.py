@@ -9,13 +9,15 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tandem.artifacts.program import CONSTANT, LAUNCH, PARAM, Kernel, Program, Region
-from tandem.kernels.cuda.launch import Work
 from tandem.kernels.signature import Signature
+
+if TYPE_CHECKING:
+    from tandem.kernels.cuda.launch import Work
 
 ALIGNMENT = 64
 

@@ -14,13 +14,11 @@ from typing import Any
 from tandem.artifacts import layout
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.manifest import Draft, Manifest, ProofSummary, TokenizerFacts
-from tandem.artifacts.quality import Quality
 from tandem.artifacts.writer import BundleWriter
 from tandem.compile import report
 from tandem.compile.checkpoints.base import Checkpoint
-from tandem.compile.examine import Staged, examine
+from tandem.compile.examine import examine
 from tandem.compile.gate import limits
-from tandem.compile.gate.measure import measure_quality
 from tandem.compile.plan import Plan
 from tandem.compile.progress import Progress
 from tandem.compile.target import Staging
@@ -38,15 +36,9 @@ def build_bundle(
         writer.add(layout.TOKENIZER, quick_text(checkpoint.tokenizer_json, plan.name).encode())
         with TemporaryDirectory(dir=writer.path(layout.WEIGHTS).parent) as scratch:
             staging = plan.target.stage(writer, plan, checkpoint, Path(scratch), progress)
-            quality = None
-            if staging.reference is not None:
-                assert isinstance(staging.staged, Staged), "low-bit profiles are the CPU's"
-                progress.stage("quality", 25)
-                quality = measure_quality(
-                    plan, checkpoint, staging.staged, staging.reference, lambda step: progress.advance(0.05, step)
-                )  # there are about 500
-                if not accept_quality:
-                    limits.require(quality, plan.profile.name)
+        quality = staging.quality
+        if quality and not accept_quality:
+            limits.require(quality, plan.profile.name)
 
         progress.stage("proof and prices", 40 if quality else 65)
         found = examine(staging.staged, lambda step: progress.advance(0.5, step))  # there are about 100
@@ -58,12 +50,10 @@ def build_bundle(
         writer.add(layout.STAIRCASE, report.staircase(prices).encode())
 
         progress.stage("seal", 5)
-        return writer.publish(_draft(plan, checkpoint, staging, found["proof"], quality))
+        return writer.publish(_draft(plan, checkpoint, staging, found["proof"]))
 
 
-def _draft(
-    plan: Plan, checkpoint: Checkpoint, staging: Staging, proof: dict[str, Any], quality: Quality | None
-) -> Draft:
+def _draft(plan: Plan, checkpoint: Checkpoint, staging: Staging, proof: dict[str, Any]) -> Draft:
     return Draft(
         name=plan.name,
         family=plan.spec.family,
@@ -80,7 +70,7 @@ def _draft(
         ),
         host=plan.target.host(),
         proof=ProofSummary(cases=proof["cases"], differing=proof["differing"]),
-        quality=quality,
+        quality=staging.quality,
         resolved=plan.resolved,
     )
 

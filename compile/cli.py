@@ -122,7 +122,7 @@ def _built_already(target: Path, plan: Plan) -> Manifest | None:
 
     try:
         bundle = open_bundle(target)
-        _ = bundle.library_path
+        bundle.require_native()
     except BundleError:
         return None
     manifest = bundle.manifest

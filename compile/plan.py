@@ -55,6 +55,7 @@ class Plan:
             "context_length": g.context_length,
             "lanes": g.max_lanes,
             "entries": [kind.value for kind in self.entries],
+            "programs": self.target.num_programs(g),
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": g.page_bytes // g.page_tokens,
             "io_bytes": IoLayout(g).nbytes,
@@ -81,7 +82,7 @@ def make_plan(
         entries=tuple(Kind),
         flags=target.flags,
         program_version=VERSION,
-        sources=source_digests(),
+        sources=source_digests(target.foreign),
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )

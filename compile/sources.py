@@ -5,7 +5,7 @@ Reads the runtime's files and imports none of them: the examination that fills p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -36,14 +36,23 @@ INERT: dict[str, tuple[str, ...]] = {
 """Files that no build reads, by reason. A file that nobody has thought about counts."""
 
 
-def source_digests() -> dict[str, str]:
-    """sha256 of every file that counts, by its path inside the package (`compile/plan.py`, `tandem/keys.py`)."""
-    return {name: sha256_file(path) for name, path in sorted(_files()) if not is_inert(name)}
+def source_digests(foreign: Iterable[str] = ()) -> dict[str, str]:
+    """sha256 of every file that counts, by its path inside the package (`compile/plan.py`, `tandem/keys.py`).
+
+    `foreign` are patterns of files that decide nothing for the device at hand.
+    """
+    names = {name: path for name, path in sorted(_files()) if not is_inert(name) and not matches(name, foreign)}
+    return {name: sha256_file(path) for name, path in names.items()}
 
 
 def is_inert(name: str) -> bool:
     """Whether the file of this name is listed as one that decides nothing."""
-    return any(fnmatch(name, pattern) for patterns in INERT.values() for pattern in patterns)
+    return any(matches(name, patterns) for patterns in INERT.values())
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a file's name is like one of these."""
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.manifest import EntryRecord, Host
+from tandem.artifacts.quality import Quality
 from tandem.compile.examine import Staged, StagedCuda
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A bundle's files before the seal: what the proving process opens, its entries, and a low-bit profile's reference
-    weights."""
+    """A bundle's files before the seal: what the proving process opens, its entries, and what a low-bit profile's bits
+    cost."""
 
     staged: Staged | StagedCuda
     entries: tuple[EntryRecord, ...]
-    reference: Path | None = None
+    quality: Quality | None = None
 
 
 class Target(Protocol):
@@ -55,11 +56,20 @@ class Target(Protocol):
         """What its compilers are told."""
         ...
 
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Patterns of sources that only other devices' builds come to read, as `tandem.compile.sources` names files."""
+        ...
+
     def require(self, profile: Profile) -> None:
         """UsageError for a profile that it has no kernels for."""
         ...
 
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry: ...
+
+    def num_programs(self, geometry: Geometry) -> int:
+        """How many programs a bundle of these capacities holds."""
+        ...
 
     def tools(self) -> dict[str, str]:
         """Versions of the compilers it uses, by name."""
@@ -70,7 +80,10 @@ class Target(Protocol):
     def stage(
         self, writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
     ) -> Staging:
-        """Writes weights, kernels and programs; what is needed until the seal, and no longer, goes to `scratch`."""
+        """Writes weights, kernels and programs, and measures what a low-bit profile costs, however much that is.
+
+        What nobody reads after this goes to `scratch`.
+        """
         ...
 
 

@@ -14,7 +14,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.examine import Staged
-from tandem.compile.gate.measure import write_reference
+from tandem.compile.gate.measure import measure_quality, write_reference
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
 from tandem.compile.store import Layout, write_weights
@@ -74,11 +74,18 @@ class CpuTarget:
     def flags(self) -> tuple[str, ...]:
         return (*build.FLAGS, *build.isa_flags(self.isa))
 
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        return ("compile/cuda/*", "kernels/cuda/*", "runtime/executor/cuda/*", "runtime/gpu.py")
+
     def require(self, profile: Profile) -> None:
         """Every profile has kernels here."""
 
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry:
         return geometry(spec, profile, context_length, max_rows=min(MAX_ROWS, context_length), max_lanes=MAX_LANES)
+
+    def num_programs(self, geometry: Geometry) -> int:
+        return len(Kind)
 
     def tools(self) -> dict[str, str]:
         return compiler_versions()
@@ -115,7 +122,15 @@ class CpuTarget:
         progress.stage("programs", 5)
         programs = _add_programs(writer, plan, weights, library)
         entries = tuple(entry(kind, files.program_file(kind.value)) for kind in Kind)
-        return Staging(Staged(plan.geometry, weights, library, programs, this_machine().cores), entries, reference)
+        staged = Staged(plan.geometry, weights, library, programs, this_machine().cores)
+        if reference is None:
+            return Staging(staged, entries)
+        progress.stage("quality", 25)
+
+        def advance(step: str) -> None:
+            progress.advance(0.05, step)  # there are about 500
+
+        return Staging(staged, entries, measure_quality(plan, checkpoint, staged, reference, advance))
 
 
 def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path) -> dict[Kind, Path]:

@@ -51,13 +51,14 @@ class CudaTarget:
                 "an NVIDIA GPU and driver, or use --device cpu"
             )
         gpu = found[0]
-        if device not in ("cuda", device_name(gpu)):
-            raise UsageError(f"--device {device}: the GPU here is an {gpu.name}; use --device {device_name(gpu)}")
         if gpu.capability not in CAPABILITIES:
             known = ", ".join(CAPABILITIES)
             raise UsageError(
-                f"--device {device}: {gpu.name} has compute capability {gpu.capability}, this build knows {known}"
+                f"--device {device}: {gpu.name} has compute capability {gpu.capability}, this build knows {known}; "
+                "use another GPU (CUDA_VISIBLE_DEVICES) or --device cpu"
             )
+        if device not in ("cuda", device_name(gpu)):
+            raise UsageError(f"--device {device}: the GPU here is an {gpu.name}; use --device {device_name(gpu)}")
         return cls(gpu)
 
     @classmethod
@@ -85,6 +86,10 @@ class CudaTarget:
 
         return FLAGS
 
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        return ("compile/cpu/*", "kernels/cpu/*")
+
     def require(self, profile: Profile) -> None:
         for form in (profile.matrix, profile.table):
             rows.require(form)
@@ -101,6 +106,9 @@ class CudaTarget:
             page_bytes=spec.num_hidden_layers * 2 * PAGE_TOKENS * plane[0] * plane[1],
             kv_planes=(plane, plane),
         )
+
+    def num_programs(self, geometry: Geometry) -> int:
+        return sum(1 for _ in entries.shapes(geometry))
 
     def tools(self) -> dict[str, str]:
         from tandem.compile.tools import triton_versions

@@ -23,6 +23,7 @@ from tests.kernels.harness import library
 def own_key() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(state_home()))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")  # builds here are the CPU's, whatever this machine has
         yield
 
 

@@ -78,7 +78,7 @@ def test_a_low_bit_build_carries_what_its_bits_cost(
         assert MappedWeights(reference).dtype("layers.0.qkv") == "F32" and staged.programs.keys() == set(Kind)
         return record(figures(prose=2.04))
 
-    monkeypatch.setattr(build, "measure_quality", measure)
+    monkeypatch.setattr(target, "measure_quality", measure)
     manifest = build.build_bundle(low_bit, checkpoint, tmp_path / "b", replace=False, progress=Progress(quiet=True))
     assert manifest.quality == record(figures(prose=2.04)) and manifest.quality.held
     assert "loss on prose, 2048 tokens | 2.0400 | 2.0000" in (tmp_path / "b" / layout.REPORT).read_text()
@@ -90,16 +90,16 @@ def test_a_low_bit_build_carries_what_its_bits_cost(
 def test_a_low_bit_build_that_costs_too_much_is_sealed_only_when_accepted(
     low_bit: Plan, checkpoint: Checkpoint, quick: Proving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "measure_quality", lambda *_: record(figures(code=1.2)))
-    target, quiet = tmp_path / "b", Progress(quiet=True)
+    monkeypatch.setattr(target, "measure_quality", lambda *_: record(figures(code=1.2)))
+    place, quiet = tmp_path / "b", Progress(quiet=True)
     with pytest.raises(QualityError, match=r"loss on code rises by 0\.2000 nats, at most 0\.05 wanted"):
-        build.build_bundle(low_bit, checkpoint, target, replace=False, progress=quiet)
+        build.build_bundle(low_bit, checkpoint, place, replace=False, progress=quiet)
     assert list(tmp_path.iterdir()) == [] and quick.calls == 0
-    build.build_bundle(low_bit, checkpoint, target, replace=False, accept_quality=True, progress=quiet)
-    bundle = open_bundle(target)
+    build.build_bundle(low_bit, checkpoint, place, replace=False, accept_quality=True, progress=quiet)
+    bundle = open_bundle(place)
     assert bundle.manifest.quality is not None and not bundle.manifest.quality.held
     assert "NOT within its limits (sealed under --accept-quality)" in "\n".join(lines(facts(bundle)))
-    assert "NOT within its limits" in (target / layout.REPORT).read_text()
+    assert "NOT within its limits" in (place / layout.REPORT).read_text()
 
 
 def test_two_builds_differ_in_measurements_only(

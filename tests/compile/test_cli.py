@@ -14,9 +14,8 @@ import pytest
 
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
-from tandem.compile import build
 from tandem.compile.cli import command, default_name
-from tandem.compile.cpu import panels
+from tandem.compile.cpu import panels, target
 from tandem.compile.gate.limits import record
 from tests.compile.conftest import Proving
 from tests.compile.gate.sample import figures
@@ -96,7 +95,7 @@ def test_the_bundle_is_called_after_model_and_profile(compile_: Compile, model: 
 def test_quality_is_said_and_accepted_in_words(
     compile_: Compile, model: Path, quick: Proving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "measure_quality", lambda *_: record(figures(prose=2.2)))
+    monkeypatch.setattr(target, "measure_quality", lambda *_: record(figures(prose=2.2)))
     wish = (model, "--profile", "int8", "-o", "b")
     assert "int8 costs too much quality: loss on prose rises by 0.2000 nats" in compile_(*wish).line and here() == []
     done = compile_(*wish, "--accept-quality", "--json")
@@ -171,8 +170,8 @@ def test_other_folders_and_files_are_never_replaced(compile_: Compile, model: Pa
     Path("files/letter").write_text("dear")
     Path("file").write_text("x")
     Path("link").symlink_to("files")
-    for target in ("files", "file", "link"):
-        assert compile_(model, "-o", target, "--replace").code == 2, target
+    for name in ("files", "file", "link"):
+        assert compile_(model, "-o", name, "--replace").code == 2, name
     assert here() == ["file", "files", "link"] and Path("files/letter").read_text() == "dear"
 
 
@@ -189,6 +188,11 @@ def edited(model: Path, folder: Path, **changes: Any) -> Path:
         (("--accept-quality",), "--accept-quality: profile bf16 has no quality gate; leave it out"),
         (("--profile", "int3"), "unknown profile int3: this build knows fp32, bf16"),
         (("--device", "tpu"), "--device tpu: this build knows cpu, cpu-x86-64-v2, "),
+        (
+            ("--device", "cuda"),
+            "--device cuda: no GPU is in sight here, so entries cannot be proved; compile on a machine",
+        ),
+        (("--device", "cuda-sm90"), "--device cuda-sm90: no GPU is in sight here"),
         (("--max-seq-len", "5000"), "--max-seq-len 5000: for this model it may be 64 to 2048"),
         (("--max-seq-len", "many"), "'many' is not a valid integer"),
         (("--speed", "11"), "--speed"),

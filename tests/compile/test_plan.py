@@ -39,6 +39,7 @@ def test_capacities_are_those_worked_by_hand(folder: Path) -> None:
     assert plan(folder).geometry.context_length == 2048
     assert plan(folder, context_length=64).geometry.max_rows == 64
     assert made.summary()["kv_bytes_per_token"] == 3 * (2 * 20 * 2 + 2 * 32 * 2)
+    assert made.summary()["programs"] == 4
 
 
 def test_a_long_context_is_planned_only_when_asked_for(tmp_path: Path) -> None:

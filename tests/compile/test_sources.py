@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,7 +13,11 @@ import pytest
 
 from tandem.artifacts.digest import sha256_file
 from tandem.compile import sources
+from tandem.compile.cpu.target import CpuTarget
+from tandem.compile.cuda.target import CudaTarget
+from tandem.compile.target import Target
 from tandem.kernels import build as kernels
+from tests.artifacts.cuda_sample import GPU
 
 BUILDERS = ("compile/build.py", "compile/plan.py", "compile/checkpoints/open.py", "runtime/checks/staged.py")
 """Where a build begins: what settles it, what writes it, and the process that examines it."""
@@ -63,7 +67,7 @@ def test_every_pattern_of_the_inert_list_names_a_file() -> None:
 
 def _imported(path: Path) -> Iterator[str]:
     """Dotted names that a module may import, at its top or inside a function, or starts as a process of its own."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _executed(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -71,6 +75,14 @@ def _imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and re.fullmatch(r"tandem(\.\w+)+", str(node.value)):
             yield str(node.value)
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that type checkers alone look at."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from _executed(node)
 
 
 def _file(module: str) -> str | None:
@@ -82,21 +94,53 @@ def _file(module: str) -> str | None:
     return None
 
 
-def _closure(*roots: str) -> set[str]:
-    waiting, seen = list(roots), set(roots)
+def _closure(*roots: str, without: Iterable[str] = ()) -> set[str]:
+    """Files that `roots` can import, those left out that are reached through files `without` alone."""
+    waiting, seen = list(roots), {*roots, *without}
     while waiting:
         name = waiting.pop()
         for module in _imported(sources.ROOT / name.removeprefix("tandem/")):
             if module.startswith("tandem.") and (file := _file(module)) and file not in seen:
                 seen.add(file)
                 waiting.append(file)
-    return seen
+    return seen.difference(without)
 
 
 def test_nothing_that_a_build_can_import_is_inert() -> None:
     closure = _closure(*BUILDERS)
     assert {"runtime/executor/cpu.py", "kernels/attention.py", "artifacts/program.py", "tandem/keys.py"} <= closure
     assert sorted(name for name in closure if sources.is_inert(name)) == []
+
+
+DOORS: dict[Target, tuple[str, ...]] = {
+    CpuTarget("x86-64-v3"): ("compile/cuda/target.py", "runtime/executor/cuda/image.py", "runtime/gpu.py"),
+    CudaTarget(GPU): ("compile/cpu/target.py",),
+}
+"""By target the modules that are imported for the other device alone, each where it is chosen."""
+
+
+OWN = {"cpu": ("compile/cpu/target.py",), "cuda": ("compile/cuda/target.py", "runtime/gpu.py")}
+
+
+@pytest.mark.parametrize("target", DOORS, ids=lambda target: target.device)
+def test_what_is_foreign_to_a_target_no_build_for_it_can_import(target: Target) -> None:
+    doors, names = DOORS[target], [name for name, _ in sources._files()]
+    assert all(sources.matches(door, target.foreign) for door in doors)
+    assert [p for p in target.foreign if not any(sources.matches(name, [p]) for name in names)] == []
+    closure = _closure(*BUILDERS, *OWN[target.device.partition("-")[0]], without=doors)
+    assert sorted(name for name in closure if sources.matches(name, target.foreign)) == []
+    counted = sources.source_digests(target.foreign)
+    assert closure <= counted.keys() and counted.items() <= sources.source_digests().items()
+
+
+def test_nothing_but_the_cpus_target_compiles_its_kernels() -> None:
+    """They are no modules: who reads them shows only by whom it asks."""
+    callers = {
+        name
+        for name in _closure(*BUILDERS)
+        if "library_build" in (sources.ROOT / name.removeprefix("tandem/")).read_text()
+    }
+    assert callers == {"compile/cpu/target.py", "kernels/build.py"}
 
 
 def test_kernels_include_nothing_from_outside_their_folder() -> None:
