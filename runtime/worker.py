@@ -29,6 +29,7 @@ class Worker:
         self._changed = Condition()
         self._accepting = True
         self._stopping = False
+        self._left_behind = False
         self._idle = True
         self.healthy = True
         self._thread = Thread(target=self._serve, name="tandem-engine", daemon=True)
@@ -80,8 +81,9 @@ class Worker:
         if self._thread.ident is None:
             self._engine.close()
         else:
-            self._thread.join(STOP_SECONDS)
-            if self._thread.is_alive():
+            self._thread.join(0 if self._left_behind else STOP_SECONDS)
+            if self._thread.is_alive() and not self._left_behind:
+                self._left_behind = True
                 log.error("a pass has not ended in %g s; it is left behind", STOP_SECONDS)
 
     def _serve(self) -> None:
