@@ -6,7 +6,7 @@ only reader can take its work along waits for that reader. Knows no operator by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +43,14 @@ class CudaLowering(Lowering):
 
     def take(self, value: Any, target: Any) -> Node | None:
         """The waiting node of operator `target` behind `value`, to be done by the caller, if nobody else reads it."""
-        if value in self._waiting and value.target is target and len(value.users) == 1:
-            del self._waiting[value]
-            return value
-        return None
+        return value if self.take_all([value], target) else None
+
+    def take_all(self, values: Sequence[Any], target: Any) -> bool:
+        """Takes the nodes behind all of `values`, and none unless all wait and are read by nobody else."""
+        free = all(value in self._waiting and value.target is target and len(value.users) == 1 for value in values)
+        for value in values if free else ():
+            self._waiting.pop(value, None)
+        return free
 
     def operand(self, value: Any) -> Operand:
         if emit := self._waiting.pop(value, None) if isinstance(value, Node) else None:

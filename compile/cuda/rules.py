@@ -91,11 +91,8 @@ def _gather_rows(low: CudaLowering, node: Node) -> None:
 def _add_rms_norm(low: CudaLowering, node: Node) -> None:
     first, second, scale, eps = arguments(node)
     row = None
-    gathers = [value for value in (first, second) if value.target is ops.gather_rows.default]
-    if len(gathers) == 2 and first.args[1] is second.args[1]:
-        taken = [low.take(value, ops.gather_rows.default) for value in gathers]
-        if all(taken):
-            row, (first, second) = low.operand(first.args[1]), (first.args[0], second.args[0])
+    if first.args[1:] == second.args[1:] and low.take_all((first, second), ops.gather_rows.default):
+        row, (first, second) = low.operand(first.args[1]), (first.args[0], second.args[0])
     x, delta, weight, y = low.rows(first), low.rows(second), low.weight(scale), low.result(node, 1)
     read = any(user.args[1] == 0 and user.users for user in node.users)
     total = low.result(node, 0) if read else None

@@ -190,7 +190,7 @@ def edited(model: Path, folder: Path, **changes: Any) -> Path:
         (("--device", "tpu"), "--device tpu: this build knows cpu, cpu-x86-64-v2, "),
         (
             ("--device", "cuda"),
-            "--device cuda: no GPU is in sight here, so entries cannot be proved; compile on a machine",
+            "--device cuda: no GPU is in sight here, so entries cannot be proved; compile on a",
         ),
         (("--device", "cuda-sm90"), "--device cuda-sm90: no GPU is in sight here"),
         (("--max-seq-len", "5000"), "--max-seq-len 5000: for this model it may be 64 to 2048"),

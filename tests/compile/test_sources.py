@@ -135,11 +135,8 @@ def test_what_is_foreign_to_a_target_no_build_for_it_can_import(target: Target) 
 
 def test_nothing_but_the_cpus_target_compiles_its_kernels() -> None:
     """They are no modules: who reads them shows only by whom it asks."""
-    callers = {
-        name
-        for name in _closure(*BUILDERS)
-        if "library_build" in (sources.ROOT / name.removeprefix("tandem/")).read_text()
-    }
+    read = {name: (sources.ROOT / name.removeprefix("tandem/")).read_text() for name in _closure(*BUILDERS)}
+    callers = {name for name, text in read.items() if "library_build" in text}
     assert callers == {"compile/cpu/target.py", "kernels/build.py"}
 
 
