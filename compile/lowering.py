@@ -54,7 +54,7 @@ class Lowering:
                     self._values[node] = inputs[name]
             elif node.op == "call_function":
                 self._apply(node)
-        outputs = [self._values[node] for node in returned]
+        outputs = [self.operand(node) for node in returned]
         if results and outputs != results:
             raise LoweringError("an output of the part is a view or comes twice; make it the result of an operator")
         return outputs

@@ -38,6 +38,6 @@ def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
 
 def pack(weight: Tensor, form: Format) -> np.ndarray:
     """A parameter as stored, bf16 as uint16 bits."""
-    if form == "bf16" and weight.dim() > 1:
+    if form == "bf16":
         return weight.to(torch.bfloat16).contiguous().cpu().view(torch.uint16).numpy()
     return weight.float().contiguous().cpu().numpy()

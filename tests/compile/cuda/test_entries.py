@@ -1,0 +1,66 @@
+"""Which programs a bundle for a GPU holds, worked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.artifacts.io import Geometry
+from tandem.compile.cuda.entries import Shape, shapes
+from tandem.keys import Kind, context_class
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32)
+
+
+def geometry(context_length: int, max_rows: int = 2048) -> Geometry:
+    return Geometry(context_length, 333, max_rows, 32, 8, 64, 2048, ((1, 16), (1, 16)))
+
+
+def test_a_context_of_1024_has_one_class():
+    found = list(shapes(geometry(1024)))
+    assert [shape.name for shape in found] == [
+        *(f"extend-1024-{rows}" for rows in BUCKETS),
+        *(f"verify-tree-1024-{rows}" for rows in BUCKETS),
+        *(f"extend-0-{rows}" for rows in (64, 128, 256, 512, 1024, 2048)),
+        "commit-0-0",
+    ]
+    assert len(found) == 21
+
+
+def test_a_context_of_32768_has_six_classes():
+    found = list(shapes(geometry(32768)))
+    assert len(found) == 6 * 14 + 6 + 1
+    per_class = Counter(shape.context_class for shape in found)
+    assert per_class == {0: 7} | dict.fromkeys((1024, 2048, 4096, 8192, 16384, 32768), 14)
+
+
+def test_a_chain_and_an_extend_of_as_many_rows_are_one_program():
+    for shape in shapes(geometry(2000)):
+        if shape.context_class and Kind.VERIFY_TREE not in shape.kinds:
+            assert shape.kinds == (Kind.EXTEND, Kind.VERIFY_CHAIN)
+        else:
+            assert len(shape.kinds) == 1
+
+
+def test_chunks_are_no_larger_than_a_pass_may_be():
+    assert [s.rows for s in shapes(geometry(300, 256)) if s.kinds == (Kind.EXTEND,)] == [64, 128, 256]
+    assert [s.rows for s in shapes(geometry(64, 64)) if s.kinds == (Kind.EXTEND,)] == [64]
+
+
+@given(st.integers(64, 200_000), st.sampled_from([64, 100, 128, 512, 2048]))
+def test_every_pass_has_its_program(context_length: int, max_rows: int):
+    found = list(shapes(geometry(context_length, max_rows)))
+    assert len({shape.name for shape in found}) == len(found)
+    held = {(kind, s.context_class, s.rows) for s in found for kind in s.kinds}
+    for length in {1, 1024, 1025, context_length // 2 + 1, context_length} & set(range(context_length + 1)):
+        bound = context_class(length, context_length)
+        for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE):
+            assert {(kind, bound, rows) for rows in BUCKETS} <= held
+    assert (Kind.COMMIT, 0, 0) in held
+    assert max(rows for _, _, rows in held) <= max(max_rows, 32)
+
+
+def test_names_are_those_of_files():
+    assert Shape((Kind.VERIFY_TREE,), 1024, 16).name == "verify-tree-1024-16"
