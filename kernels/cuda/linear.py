@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, Matrix, chunk_tiles, few_tiles
-from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.order import begin_alone
 
 
 @triton.jit
@@ -131,7 +131,7 @@ def linear(
         prefetch_lines(weight + row * K, LINES, STEP)
         if GATED:
             prefetch_lines(weight + (row + N) * K, LINES, STEP)
-    begin(PDL)
+    begin_alone(PDL)
     _product(
         x,
         weight,
@@ -175,7 +175,7 @@ def linear_chunk(
 
     Neighbouring programs share GROUP row tiles and walk the columns, so that L2 serves both operands.
     """
-    begin(PDL)
+    begin_alone(PDL)
     rows = tl.load(count)
     columns: tl.constexpr = (N + BN - 1) // BN
     row_tiles = tl.num_programs(0) // columns

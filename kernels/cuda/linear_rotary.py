@@ -16,7 +16,7 @@ from tandem.kernels.cuda.kv import place_of
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.linear import add_products, load_tile, prefetch_lines
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, FewTiles, Matrix, few_tiles
-from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.order import begin_alone
 from tandem.kernels.cuda.rotary import turn
 
 
@@ -54,7 +54,7 @@ def linear_rotary(
     start = weight + head.to(tl.int64) * HEAD_DIM * K
     if PDL and PREFETCH > 0:
         prefetch_lines(start + column * K, PREFETCH // 128, 128 * 8 // weight.dtype.element_ty.primitive_bitwidth)
-    begin(PDL)
+    begin_alone(PDL)
     # All at once, not after `count`: a row's angles and its place in the cache are one look-up further, used last.
     at, own, to = tl.load(position + m), tl.load(lane + m), tl.load(slot + m)
     row_inside = m < tl.load(count)

@@ -91,7 +91,11 @@ class ChunkTiles:
 
 
 def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
-    """Tiles of `linear` for a bucket of `rows` rows, at most MAX_FEW_ROWS."""
+    """Tiles of `linear` for a bucket of `rows` rows, at most MAX_FEW_ROWS.
+
+    Those of a large matrix take so much shared memory that a multiprocessor holds one program: blocks that start
+    early, where the kernel before makes room, are spread over all of them.
+    """
     wide = rows > 16
     bm = 32 if wide else 16
     if matrix.itemsize == 4:
@@ -102,20 +106,22 @@ def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
         return FewTiles(bm, 64 if wide else 128, 64, 4 if wide else 8, num_stages=6, weight_left=True, prefetch=256)
     if matrix.gated:
         if wide:
-            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
-        return FewTiles(bm, 32, 256, num_warps=4, num_stages=6, weight_left=False, prefetch=256)
+            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
+        return FewTiles(bm, 32, 256, num_warps=4, num_stages=6, weight_left=False, prefetch=1024)
     if matrix.n >= 1 << 15:
         return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256)
-    if matrix.n >= 1 << 13:
-        return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
-    return FewTiles(bm, 64, 128, num_warps=4, num_stages=4 if wide else 5, weight_left=True, prefetch=1024)
+    return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
 
 
 def _small_few_tiles(matrix: Matrix, bm: int) -> FewTiles:
     """For matrices of a few megabytes: what counts is how soon the last program is done."""
     if matrix.gated:
         return FewTiles(bm, 64, 64, num_warps=4, num_stages=6, weight_left=True, prefetch=256)
-    return FewTiles(bm, 16, 128, num_warps=4, num_stages=9 if matrix.k > 1024 else 6, weight_left=True, prefetch=1024)
+    if matrix.n >= 900:
+        return FewTiles(bm, 16, 128, num_warps=2, num_stages=6, weight_left=True, prefetch=1024)
+    if matrix.k < 1024:
+        return FewTiles(bm, 32, 256, num_warps=4, num_stages=4, weight_left=False, prefetch=1024)
+    return FewTiles(bm, 16, 128, num_warps=4, num_stages=9, weight_left=True, prefetch=1024)
 
 
 def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
