@@ -144,8 +144,8 @@ class Cache:
 
     def play(self, launches: Sequence[Launch], rows: Rows, y: Tensor, table: int = 0) -> Callable[[], None]:
         """A call that launches them over `rows`; y [rows, heads, D] bf16."""
-        groups = dict(launches[0][1].constants).get("NUM_GROUPS", 0)
-        shape = (len(rows.q), self.heads.heads, int(groups))
+        sizes = dict(launches[0][1].constants)
+        shape = (int(sizes.get("ROWS", 0)), self.heads.heads, int(sizes.get("NUM_GROUPS", 0)))
         if shape not in self.partial:
             self.partial[shape] = tuple(
                 torch.full((*shape, *more), torch.nan, device="cuda") for more in ((), (), (self.heads.head_dim,))

@@ -17,11 +17,20 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tandem.kernels.cuda.attention_tiles import load_part, load_rows, split_tile, tile_starts
+from tandem.kernels.cuda.attention_tiles import (
+    fold_groups,
+    load_part,
+    load_rows,
+    part_at,
+    repeated,
+    split_tile,
+    tile_of,
+    tile_starts,
+)
 from tandem.kernels.cuda.groups import TILE, first_position, group_of, num_groups
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
-from tandem.kernels.cuda.softmax import empty, fold, take_tile
+from tandem.kernels.cuda.softmax import begun, ended, fold, take_tile
 
 ANCESTORS = tl.constexpr(32)
 """Entries of a row's list of ancestors."""
@@ -36,7 +45,7 @@ def attention_split(
     TABLE_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """q [rows, Q_STRIDE], caches at this layer's planes of page 0 (elements PAGE apart), position, lane, prefix [rows],
-    block_table [lanes, TABLE_STRIDE], count [1] int32 -> m, l [ROWS, HEADS, NUM_GROUPS], acc [.., HEAD_DIM] fp32.
+    block_table [lanes, TABLE_STRIDE], count [1] -> m, l [KV_HEADS, NUM_GROUPS, ROWS * G], acc [.., HEAD_DIM], fp32.
 
     Grid (kv heads, row tiles, groups): each program takes every grid[1]-th tile, the largest groups first.
     """
@@ -55,13 +64,10 @@ def attention_split(
         own, run, tile, first_pair = tile_starts(lane, rows, G, BM, BR)
         inside = tl.arange(0, BR) < rows
         for t in range(tl.program_id(1), tl.max(tile, 0) + 1, tl.num_programs(1)):
-            here = tile == t
-            first_row = tl.sum(tl.where(here, run, 0), 0)
-            table = block_table + tl.sum(tl.where(here, own, 0), 0) * TABLE_STRIDE
-            run_rows = tl.sum((inside & (run == first_row)).to(tl.int32), 0)
+            of_lane, first_row, run_rows, first = tile_of(t, own, run, tile, first_pair, inside)
+            table = block_table + of_lane * TABLE_STRIDE
             split_tile(
-                q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, first_row, run_rows,
-                tl.sum(tl.where(here, first_pair, 0), 0),
+                q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, first_row, run_rows, first,
                 TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
             )  # fmt: skip
 
@@ -70,65 +76,58 @@ def attention_split(
 @triton.jit
 def attention_merge(
     m, l, acc, position, count, y,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr, NUM_GROUPS: tl.constexpr, DEPTH: tl.constexpr,
-    PDL: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr,
+    NUM_GROUPS: tl.constexpr, DEPTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """m, l [ROWS, HEADS, NUM_GROUPS], acc [.., HEAD_DIM], position [rows] -> y [rows, HEADS * HEAD_DIM], y's own type.
+    """m, l and acc of `attention_split`, position [rows] -> y [rows, HEADS * HEAD_DIM] in y's own type.
 
     Grid (rows, heads). DEPTH groups are loaded at once.
     """
     begin(PDL)
+    G: tl.constexpr = HEADS // KV_HEADS
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, BD)
-    if row < tl.load(count):
-        last = group_of(tl.load(position + row))
-        at = (row * HEADS + head) * NUM_GROUPS
-        all_m, all_l, all_acc = float("-inf"), 0.0, tl.zeros((BD,), tl.float32)
-        for first in range(0, last + 1, DEPTH):
-            for i in tl.static_range(DEPTH):
-                group = first + i
-                there = last >= group
-                part_m = tl.load(m + at + group, mask=there, other=float("-inf"))
-                part_l = tl.load(l + at + group, mask=there, other=0.0)
-                part_acc = tl.load(acc + (at + group) * HEAD_DIM + d, mask=d < tl.where(there, HEAD_DIM, 0), other=0.0)
-                all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
-        result = (all_acc / all_l).to(y.dtype.element_ty)
-        tl.store(y + (row * HEADS + head) * HEAD_DIM + d, result, mask=d < HEAD_DIM)
+    rows, last = tl.load(count), tl.load(position + row)  # both under way at once
+    if row < rows:
+        pair = tl.arange(0, 1)
+        at = part_at(row, head // G, 0, ROWS, G, NUM_GROUPS) + head % G
+        _, all_l, all_acc = fold_groups(m, l, acc, at, pair, 1, group_of(last) + 1, ROWS * G, HEAD_DIM, BD, DEPTH)
+        result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
+        out = y + (row * HEADS + head + pair)[:, None] * HEAD_DIM + d[None, :]
+        tl.store(out, result, mask=tl.broadcast_to((d < HEAD_DIM)[None, :], (1, BD)))
 
 
 @kernel("<q <k_cache <v_cache <position <lane <prefix <ancestor <block_table <m <l <acc <count >y")
 @triton.jit
 def attention_tail(
     q, k_cache, v_cache, position, lane, prefix, ancestor, block_table, m, l, acc, count, y,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr,
-    NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, PAGE: tl.constexpr,
-    DEPTH: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BD: tl.constexpr,
+    BG: tl.constexpr, SCALE: tl.constexpr, NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr,
+    TABLE_STRIDE: tl.constexpr, PAGE: tl.constexpr, DEPTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """As `attention_split`, with ancestor [rows, 32]: the slot of position prefix + i -> y [rows, HEADS * HEAD_DIM].
 
-    Grid (rows, kv heads). DEPTH groups are loaded at once.
+    Grid (rows, kv heads). DEPTH groups are loaded at once, for BG >= G pairs; products take 16.
     """
     begin(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
     row, kv_head = tl.program_id(0), tl.program_id(1)
-    if row < tl.load(count):
-        own, committed = tl.load(position + row), tl.load(prefix + row)
+    num_rows, own, committed = tl.load(count), tl.load(position + row), tl.load(prefix + row)
+    if row < num_rows:
         table, paths = block_table + tl.load(lane + row) * TABLE_STRIDE, ancestor + row * ANCESTORS - committed
         pair, place, d = tl.arange(0, 16), tl.arange(0, TILE), tl.arange(0, BD)
         inside, head = pair < G, kv_head * G + pair
         rows = load_rows(q, row * Q_STRIDE + head * HEAD_DIM, inside, HEAD_DIM, BD)
-        at = (row * HEADS + head) * NUM_GROUPS
+        at = part_at(row, kv_head, 0, ROWS, G, NUM_GROUPS)
         tail = committed // TILE * TILE
         tail_group = group_of(tail)
-        all_m, all_l, all_acc = empty(16, BD)
-        for first in range(0, tail_group, DEPTH):
-            for i in tl.static_range(DEPTH):
-                there = pair < tl.where(tail_group > first + i, G, 0)
-                part_m, part_l, part_acc = load_part(m, l, acc, at + first + i, there, HEAD_DIM, BD)
-                all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
+        few = tl.arange(0, BG)
+        all_m, all_l, all_acc = fold_groups(m, l, acc, at, few, G, tail_group, ROWS * G, HEAD_DIM, BD, DEPTH)
+        all_m, all_l, all_acc = repeated(all_m, 16), repeated(all_l, 16), repeated(all_acc, 16)
         for group in range(tail_group, group_of(own) + 1):
             first = first_position(group)
-            begun = pair < tl.where(first < tail, G, 0)
-            part_m, part_l, part_acc = load_part(m, l, acc, at + group, begun, HEAD_DIM, BD)
+            there = pair < tl.where(first < tail, G, 0)
+            part_m, part_l, part_acc = load_part(m, l, acc, at + group * (ROWS * G) + pair, there, HEAD_DIM, BD)
+            part_m, sums, part_acc = begun(part_m, part_l, part_acc)
             for start in range(tl.maximum(first, tail), tl.minimum(first_position(group + 1), own + 1), TILE):
                 seen = start + place
                 visible = seen <= own
@@ -140,7 +139,8 @@ def attention_tail(
                 k = load_rows(k_cache, offset, visible, HEAD_DIM, BD)
                 v = load_rows(v_cache, offset, visible, HEAD_DIM, BD)
                 shown = tl.broadcast_to(visible[None, :], (16, TILE))
-                part_m, part_l, part_acc = take_tile(rows, k, v, shown, part_m, part_l, part_acc, SCALE)
+                part_m, sums, part_acc = take_tile(rows, k, v, shown, part_m, sums, part_acc, SCALE)
+            part_m, part_l, part_acc = ended(part_m, sums, part_acc)
             all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
         result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
         out = y + (row * HEADS + head)[:, None] * HEAD_DIM + d[None, :]
@@ -172,12 +172,11 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def split_tiles(pairs: int, head_dim: int, itemsize: int) -> Tiles:
-    """Tiles for a pass of `pairs` (row, query head) pairs of a kv head."""
+def split_tiles(pairs: int, groups: int, itemsize: int) -> Tiles:
+    """Tiles for a pass of `pairs` (row, query head) pairs of a kv head over a context of `groups` groups."""
     if itemsize == 4:
         return Tiles(16, 4, 1)
-    bm = min(128, padded(pairs))
-    return Tiles(bm, 8 if bm == 128 else 4, 3 if bm <= 32 or head_dim <= 128 else 2)
+    return Tiles(min(64, padded(pairs)), 4, 3)
 
 
 def attention_works(
@@ -201,22 +200,24 @@ def attention_works(
     elements of `itemsize` bytes; positions stay below `context`.
     """
     pairs, groups = rows * heads // kv_heads, num_groups(context)
-    cut = tiles or split_tiles(pairs, head_dim, itemsize)
+    cut = tiles or split_tiles(pairs, groups, itemsize)
     # A run of one lane ends with a tile that is not full: up to one more tile per further lane.
     needed = -(-pairs // cut.bm)
     most = min(rows, needed + max_lanes - 1)
     row_tiles = max(needed, min(most, PLACES // (kv_heads * groups)))
-    shapes = {"HEADS": heads, "HEAD_DIM": head_dim, "BD": padded(head_dim), "NUM_GROUPS": groups}
-    where = {
-        "KV_HEADS": kv_heads, "SCALE": exponent_scale(scale), "Q_STRIDE": q_stride, "TABLE_STRIDE": table_stride,
-        "PAGE": page,
-    }  # fmt: skip
+    shapes = {"ROWS": rows, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "BD": padded(head_dim)}
+    shapes["NUM_GROUPS"] = groups
+    where = {"SCALE": exponent_scale(scale), "Q_STRIDE": q_stride, "TABLE_STRIDE": table_stride, "PAGE": page}
     split = work(
-        (kv_heads, row_tiles, groups), num_warps=cut.num_warps, num_stages=cut.num_stages, TREE=tree, ROWS=rows,
+        (kv_heads, row_tiles, groups), num_warps=cut.num_warps, num_stages=cut.num_stages, TREE=tree,
         BM=cut.bm, BR=1 << (rows - 1).bit_length(), **shapes, **where,
     )  # fmt: skip
     if tree:
-        tail = work((rows, kv_heads), num_warps=8, num_stages=2 if itemsize == 2 else 1, DEPTH=4, **shapes, **where)
+        tail = work(
+            (rows, kv_heads), num_warps=8, num_stages=2 if itemsize == 2 else 1, DEPTH=8 if groups <= 16 else 16,
+            BG=1 << (heads // kv_heads - 1).bit_length(), **shapes, **where,
+        )  # fmt: skip
         return [("attention_split", split), ("attention_tail", tail)]
-    merge = work((rows, heads), num_warps=2, DEPTH=8 if groups <= 16 else 16, **shapes)
+    warps, depth = (2, 8) if groups <= 16 else (2, 16) if rows > 4 else (4, 32)
+    merge = work((rows, heads), num_warps=warps, DEPTH=depth, **shapes)
     return [("attention_split", split), ("attention_merge", merge)]

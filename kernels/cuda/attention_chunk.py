@@ -14,15 +14,15 @@ from tandem.kernels.cuda.attention_tiles import load_rows
 from tandem.kernels.cuda.groups import TILE, first_position, group_of
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
-from tandem.kernels.cuda.softmax import empty, fold, take_tile
+from tandem.kernels.cuda.softmax import begun, empty, ended, fold, take_tile
 
 
 @triton.jit
 def _walk(
-    rows, k_cache, v_cache, table, kv_head, own, first, end, m, l, acc,
+    rows, k_cache, v_cache, table, kv_head, own, first, end, m, sums, acc,
     MASKED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Takes the positions first..end-1, all of one group, into (m, l, acc); all pairs see all of them unless MASKED,
+    """Takes the positions first..end-1, all of one group, into (m, sums, acc); all pairs see all of them unless MASKED,
     where pair i sees those up to own[i]."""
     place = tl.arange(0, TILE)
     next_page = tl.load(table + first // TILE, mask=end > first, other=0)
@@ -34,12 +34,12 @@ def _walk(
             k = load_rows(k_cache + page, place * D, written, D, BD)
             v = load_rows(v_cache + page, place * D, written, D, BD)
             visible = (start + place)[None, :] <= own[:, None]
-            m, l, acc = take_tile(rows, k, v, visible, m, l, acc, SCALE)
+            m, sums, acc = take_tile(rows, k, v, visible, m, sums, acc, SCALE)
         else:
             k = load_rows(k_cache + page, place * D, None, D, BD)
             v = load_rows(v_cache + page, place * D, None, D, BD)
-            m, l, acc = take_tile(rows, k, v, None, m, l, acc, SCALE)
-    return m, l, acc
+            m, sums, acc = take_tile(rows, k, v, None, m, sums, acc, SCALE)
+    return m, sums, acc
 
 
 @kernel("<q <k_cache <v_cache <position <lane <block_table <count >y")
@@ -77,16 +77,18 @@ def attention_chunk(
             table = block_table + current * TABLE_STRIDE
             for group in range(group_of(end - 1) + 1):
                 m, l, acc = empty(BM, BD)
+                m, sums, acc = begun(m, l, acc)
                 first, behind_group = first_position(group), tl.minimum(end, first_position(group + 1))
                 all_see = tl.maximum(first, tl.minimum(whole, behind_group))
-                m, l, acc = _walk(
-                    rows, k_cache, v_cache, table, kv_head, own, first, all_see, m, l, acc,
+                m, sums, acc = _walk(
+                    rows, k_cache, v_cache, table, kv_head, own, first, all_see, m, sums, acc,
                     False, HEAD_DIM, BD, SCALE, PAGE,
                 )  # fmt: skip
-                m, l, acc = _walk(
-                    rows, k_cache, v_cache, table, kv_head, own, all_see, behind_group, m, l, acc,
+                m, sums, acc = _walk(
+                    rows, k_cache, v_cache, table, kv_head, own, all_see, behind_group, m, sums, acc,
                     True, HEAD_DIM, BD, SCALE, PAGE,
                 )  # fmt: skip
+                m, l, acc = ended(m, sums, acc)
                 all_m, all_l, all_acc = fold(all_m, all_l, all_acc, m, l, acc)
             here = tl.max(tl.where(of_lane, row, -1), 0) + 1
         result = (all_acc / tl.where(inside, all_l, 1.0)[:, None]).to(y.dtype.element_ty)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.groups import TILE, first_position
-from tandem.kernels.cuda.softmax import empty, take_tile
+from tandem.kernels.cuda.softmax import begun, empty, ended, fold, take_tile
 
 
 @triton.jit
@@ -59,6 +59,21 @@ def tile_starts(lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr)
 
 
 @triton.jit
+def tile_of(t, own, run, tile, first_pair, inside):
+    """Of `tile_starts`' tile t: its lane, the first row and the number of rows of its run, and its first pair."""
+    here = tile == t
+    first_row = tl.sum(tl.where(here, run, 0), 0)
+    run_rows = tl.sum((inside & (run == first_row)).to(tl.int32), 0)
+    return tl.sum(tl.where(here, own, 0), 0), first_row, run_rows, tl.sum(tl.where(here, first_pair, 0), 0)
+
+
+@triton.jit
+def part_at(row, kv_head, group, ROWS: tl.constexpr, G: tl.constexpr, NUM_GROUPS: tl.constexpr):
+    """Where a row's partial results of a group begin: those of one kv head and group stand together, pair by pair."""
+    return ((kv_head * NUM_GROUPS + group) * ROWS + row) * G
+
+
+@triton.jit
 def split_tile(
     q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, run, run_rows, first_pair,
     TREE: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
@@ -79,6 +94,7 @@ def split_tile(
     if first < end:
         rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
         part_m, part_l, part_acc = empty(BM, BD)
+        part_m, sums, part_acc = begun(part_m, part_l, part_acc)
         place = tl.arange(0, TILE)
         next_page = tl.load(table + first // TILE)
         for start in range(first, end, TILE):
@@ -88,7 +104,7 @@ def split_tile(
             if TREE:
                 k = load_rows(k_cache + page, place * D, None, D, BD)
                 v = load_rows(v_cache + page, place * D, None, D, BD)
-                part_m, part_l, part_acc = take_tile(rows, k, v, None, part_m, part_l, part_acc, SCALE)
+                part_m, sums, part_acc = take_tile(rows, k, v, None, part_m, sums, part_acc, SCALE)
             else:
                 written = start + place < end
                 k = load_rows(k_cache + page, place * D, written, D, BD)
@@ -97,11 +113,23 @@ def split_tile(
                     visible = tl.broadcast_to(written[None, :], (BM, TILE))
                 else:
                     visible = (start + place)[None, :] <= own[:, None]
-                part_m, part_l, part_acc = take_tile(rows, k, v, visible, part_m, part_l, part_acc, SCALE)
-        at, d = (row * HEADS + head) * NUM_GROUPS + group, tl.arange(0, BD)
+                part_m, sums, part_acc = take_tile(rows, k, v, visible, part_m, sums, part_acc, SCALE)
+        part_m, part_l, part_acc = ended(part_m, sums, part_acc)
+        at, d = part_at(run, kv_head, group, ROWS, G, NUM_GROUPS) + pair, tl.arange(0, BD)
         tl.store(m + at, part_m, mask=inside)
         tl.store(l + at, part_l, mask=inside)
         tl.store(acc + at[:, None] * D + d[None, :], part_acc, mask=inside[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def repeated(x, ROWS: tl.constexpr):
+    """x's rows again and again until there are ROWS, a multiple."""
+    if len(x.shape) == 1:
+        more = tl.reshape(tl.broadcast_to(x[None, :], (ROWS // x.shape[0], x.shape[0])), (ROWS,))
+    else:
+        more = tl.broadcast_to(x[None, :, :], (ROWS // x.shape[0], x.shape[0], x.shape[1]))
+        more = tl.reshape(more, (ROWS, x.shape[1]))
+    return more
 
 
 @triton.jit
@@ -110,3 +138,24 @@ def load_part(m, l, acc, at, inside, D: tl.constexpr, BD: tl.constexpr):
     part_m = tl.load(m + at, mask=inside, other=float("-inf"))
     part_l = tl.load(l + at, mask=inside, other=0.0)
     return part_m, part_l, load_rows(acc, at * D, inside, D, BD)
+
+
+@triton.jit
+def fold_groups(
+    m, l, acc, at, pair, pairs, behind, STEP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DEPTH: tl.constexpr
+):
+    """Groups 0..behind-1 of those of `pair` [BG] below `pairs`, in order; group 0 stands at `at`, the next STEP on.
+
+    The loads of DEPTH groups are under way at once: only the fold has to wait for the one before.
+    """
+    all_m, all_l, all_acc = empty(pair.shape[0], BD)
+    for first in range(0, behind, DEPTH):
+        parts = ()
+        for i in tl.static_range(DEPTH):
+            there = pair < tl.where(behind > first + i, pairs, 0)
+            part = load_part(m, l, acc, at + (first + i) * STEP + pair, there, D, BD)
+            parts = parts + (part,)  # noqa: RUF005 - Triton knows no star
+        for i in tl.static_range(DEPTH):
+            part_m, part_l, part_acc = parts[i]
+            all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
+    return all_m, all_l, all_acc

@@ -11,11 +11,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+COLUMNS = tl.constexpr(16)
+"""Columns of the product with ones that sums exponentials, the fewest a product may have."""
+
 
 @triton.jit
 def empty(BM: tl.constexpr, BD: tl.constexpr):
     """(m, l, acc) of no key at all; folding it in changes nothing."""
     return tl.full((BM,), float("-inf"), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM, BD), tl.float32)
+
+
+@triton.jit
+def begun(m, l, acc):
+    """What `take_tile` carries on from (m, l, acc): l stands in COLUMNS equal columns."""
+    return m, tl.broadcast_to(l[:, None], (l.shape[0], COLUMNS)), acc
+
+
+@triton.jit
+def ended(m, sums, acc):
+    """(m, l, acc) of what `take_tile` gave last."""
+    return m, tl.max(sums, 1), acc
 
 
 @triton.jit
@@ -25,10 +40,11 @@ def finite(m):
 
 
 @triton.jit
-def take_tile(q, k, v, visible, m, l, acc, SCALE: tl.constexpr):
-    """q [BM, BD], k and v [TILE, BD], visible [BM, TILE] or None for all -> the new (m, l, acc).
+def take_tile(q, k, v, visible, m, sums, acc, SCALE: tl.constexpr):
+    """q [BM, BD], k and v [TILE, BD], visible [BM, TILE] or None for all, what `begun` gave -> the new (m, sums, acc).
 
-    A row that sees nothing here keeps what it had. SCALE is positive and holds log2(e).
+    A row that sees nothing here keeps what it had. SCALE is positive and holds log2(e). Nothing here reads `sums`, so
+    that its product, like that of acc, is waited for with the next tile's scores.
     """
     s = tl.dot(q, tl.trans(k), input_precision="ieee")
     if visible is not None:
@@ -37,10 +53,10 @@ def take_tile(q, k, v, visible, m, l, acc, SCALE: tl.constexpr):
     zero = finite(larger)
     shrink = tl.exp2(m - zero)
     p = tl.exp2(tl.fma(s, tl.full(s.shape, SCALE, tl.float32), tl.broadcast_to(-zero[:, None], s.shape))).to(v.dtype)
-    ones = tl.full((v.shape[0], 16), 1.0, v.dtype)
-    l = tl.fma(l, shrink, tl.max(tl.dot(p, ones, input_precision="ieee"), 1))
+    ones = tl.full((v.shape[0], COLUMNS), 1.0, v.dtype)
+    sums = tl.dot(p, ones, sums * shrink[:, None], input_precision="ieee")
     acc = tl.dot(p, v, acc * shrink[:, None], input_precision="ieee")
-    return larger, l, acc
+    return larger, sums, acc
 
 
 @triton.jit

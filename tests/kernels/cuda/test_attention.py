@@ -54,7 +54,7 @@ def branches(draw: st.DrawFn, room: int = 14) -> Branch:
     return Branch(prefix, (0, *(draw(st.integers(max(0, i - 5), i - 1)) for i in range(1, size))))
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(branches(), min_size=1, max_size=2),
     st.sampled_from(((1, 1, 16), (6, 2, 16), (3, 1, 20), (16, 1, 16))),
@@ -64,7 +64,7 @@ def test_trees_of_several_lanes(branches: list[Branch], heads: tuple[int, int, i
     check(branches, *heads, dtype, tree=True)
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(st.builds(chain, st.integers(0, 200), st.integers(1, 7)), min_size=1, max_size=4),
     st.sampled_from(((1, 1, 16), (6, 2, 16), (3, 1, 20), (16, 1, 16))),
@@ -121,7 +121,7 @@ def filled_lane(cache: Paged, tokens: list[int], lane: int) -> None:
     cache.put(0, range(len(tokens)), k, v)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.lists(branches(), min_size=1, max_size=2), st.sampled_from(sorted(TOLERANCE, key=str)))
 def test_a_tree_row_equals_a_step_at_its_own_prefix(branches: list[Branch], dtype: torch.dtype) -> None:
     """Tiles of 16 pairs in both: numpy's product keeps its order of sums only at one shape, a GPU's at all."""
