@@ -56,17 +56,41 @@ def _view(low: Lowering, node: Node) -> None:
 
 @rule(torch.ops.aten.slice.Tensor)
 def _slice(low: Lowering, node: Node) -> None:
-    value, dim, start, _, step = arguments(node, None, 0, None, None, 1)
-    x, shape = low.rows(value), tuple(node.meta["val"].shape)
-    if shape == x.shape:
-        return low.alias(node, x)
-    if dim not in (1, -1) or len(x.shape) != 2 or step != 1:
+    x, first = low.rows(node.args[0]), _first_column(node)
+    if first is None:
         raise low.refusal("only plain slices of a row's columns have a lowering")
-    first = slice(start, None).indices(x.shape[1])[0]
-    low.alias(node, replace(x, shape=shape, offset=x.offset + ITEM_BYTES[x.dtype] * first))
+    low.alias(node, replace(x, shape=tuple(node.meta["val"].shape), offset=x.offset + ITEM_BYTES[x.dtype] * first))
+
+
+def _first_column(node: Node) -> int | None:
+    """Where a slice of a row's columns begins; None for any other slice."""
+    value, dim, start, _, step = arguments(node, None, 0, None, None, 1)
+    shape = value.meta["val"].shape
+    if node.meta["val"].shape == shape:
+        return 0
+    if dim not in (1, -1) or len(shape) != 2 or step != 1:
+        return None
+    return slice(start, None).indices(shape[1])[0]
 
 
 @rule(operator.getitem)
 def _getitem(low: Lowering, node: Node) -> None:
     source, index = arguments(node)
     low.alias(node, low.result(source, index))
+
+
+def readers(node: Node) -> set[Node]:
+    """The operators that read a node's values, straight or through views."""
+    return {reader for user in node.users for reader in (readers(user) if user.target in VIEWS else (user,))}
+
+
+def columns(value: Node) -> tuple[Node, int, int] | None:
+    """The node that `value` shows columns of, the first of them and the one behind; None where it mixes rows."""
+    node, first = value, 0
+    while node.target in VIEWS and node.target is not operator.getitem:
+        (source, *_) = arguments(node)
+        skipped = _first_column(node) if node.target is torch.ops.aten.slice.Tensor else 0
+        if skipped is None or source.meta["val"].shape[0] != node.meta["val"].shape[0]:
+            return None
+        node, first = source, first + skipped
+    return node, first, first + prod(value.meta["val"].shape[1:])

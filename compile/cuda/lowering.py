@@ -16,7 +16,8 @@ from tandem.artifacts.io import IoLayout
 from tandem.compile.assembly import Assembly, Operand
 from tandem.compile.cuda.rules import RULES
 from tandem.compile.lowering import Lowering
-from tandem.compile.trace import OUTPUTS, ROWS
+from tandem.compile.trace import OUTPUTS, ROWS, Part
+from tandem.compile.views import readers
 from tandem.kernels.cuda.launch import Work
 from tandem.keys import MAX_TREE_ROWS
 
@@ -34,6 +35,10 @@ class CudaLowering(Lowering):
         self.context, self.layers, self.compute = context, layers, compute
         self._waiting: dict[Node, Callable[[], None]] = {}
 
+    def lower(self, part: Part, inputs: dict[str, Operand], results: list[Operand] | None = None) -> list[Operand]:
+        self._waiting.clear()  # what nobody read: views of what was taken
+        return super().lower(part, inputs, results)
+
     def launch(self, kernel: str, work: Work, **pointers: Operand | None) -> None:
         self.assembly.launch(kernel, work, **pointers)
 
@@ -41,13 +46,20 @@ class CudaLowering(Lowering):
         """Puts an operator off until somebody reads its result; `take` may then do its work elsewhere."""
         self._waiting[node] = emit
 
-    def take(self, value: Any, target: Any) -> Node | None:
-        """The waiting node of operator `target` behind `value`, to be done by the caller, if nobody else reads it."""
-        return value if self.take_all([value], target) else None
+    def waits(self, value: Any) -> bool:
+        return value in self._waiting
 
-    def take_all(self, values: Sequence[Any], target: Any) -> bool:
-        """Takes the nodes behind all of `values`, and none unless all wait and are read by nobody else."""
-        free = all(value in self._waiting and value.target is target and len(value.users) == 1 for value in values)
+    def take(self, value: Any, target: Any, *, num_readers: int = 1) -> Node | None:
+        """The waiting node of operator `target` behind `value`, to be done by the caller, if nobody else reads it."""
+        return value if self.take_all([value], target, num_readers=num_readers) else None
+
+    def take_all(self, values: Sequence[Any], target: Any, *, num_readers: int = 1) -> bool:
+        """Takes the nodes behind all of `values`, and none unless all wait and are read by nobody else.
+
+        The caller stands for `num_readers` operators that read each of them.
+        """
+        waiting = all(value in self._waiting and value.target is target for value in values)
+        free = waiting and all(len(readers(value)) == num_readers for value in values)
         for value in values if free else ():
             self._waiting.pop(value, None)
         return free
