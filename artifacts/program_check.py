@@ -39,7 +39,8 @@ def fault(program: Program) -> str | None:
 
 
 def _kernel(kernel: Kernel) -> str | None:
-    if not re.fullmatch("[0-9a-f]{64}", kernel.binary) or not kernel.symbol:
+    # Drivers and linkers are told where a name ends by a zero byte, people by a space.
+    if not re.fullmatch("[0-9a-f]{64}", kernel.binary) or not re.fullmatch("[!-~]+", kernel.symbol):
         return f"kernel {kernel.symbol!r} has no binary {kernel.binary!r}"
     if not set(kernel.param_sizes) <= set(PARAM_SIZES):
         return f"kernel {kernel.symbol} takes arguments of {kernel.param_sizes} bytes"

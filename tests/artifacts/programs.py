@@ -87,7 +87,12 @@ def programs(draw: st.DrawFn) -> Program:
     taken = st.lists(st.sampled_from([1, 2, 4, 8] if on_gpu else [8]), max_size=4).map(tuple)
     shared = st.integers(0, 227 * 1024 if on_gpu else 0)
     kernels = tuple(
-        Kernel(SHA, draw(st.text(min_size=1, max_size=9)), sizes, draw(shared))
+        Kernel(
+            SHA,
+            draw(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=9)),
+            sizes,
+            draw(shared),
+        )
         for sizes in draw(st.lists(taken, min_size=1, max_size=3))
     )
     launches: list[tuple[Any, ...]] = []
