@@ -37,7 +37,7 @@ from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.errors import CompileError, DeviceError
-from tandem.kernels.cuda import linear, linear_tiles
+from tandem.kernels.cuda import linear, linear_rotary, linear_tiles
 from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 from tandem.keys import Kind
@@ -54,11 +54,10 @@ SMALL = (
     *((64, bk, 4, 9, True) for bk in (64, 128)),
 )
 LARGE = (
-    *((16, 256, 4, stages, False) for stages in (3, 6)),
-    *((32, 256, 4, stages, False) for stages in (3, 6)),
-    *((64, 128, 4, stages, True) for stages in (3, 5, 8)),
+    *((64, 128, 4, stages, True) for stages in (6, 8)),
+    (32, 256, 4, 6, False),
     (64, 64, 4, 8, True),
-    *((128, 128, 8, stages, True) for stages in (3, 6)),
+    (128, 128, 8, 6, True),
 )
 """Columns, inputs, warps, most stages, and whether weights stand left."""
 Chosen = dict[tuple[int, int, bool], FewTiles]
@@ -177,21 +176,21 @@ class _instead:
 
     def __enter__(self) -> None:
         self._usual = linear.few_tiles
-        linear.few_tiles = self._choose  # type: ignore[assignment]
+        linear.few_tiles = linear_rotary.few_tiles = self._choose  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        linear.few_tiles = self._usual
+        linear.few_tiles = linear_rotary.few_tiles = self._usual
 
 
 def candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
-    """Tiles worth a try whose stages fit a block's shared memory, those of a small matrix in one sweep over its inputs."""
+    """Tiles worth a try whose stages fit a block's shared memory."""
     bm = 32 if rows > 16 else 16
     row_bytes = matrix.k * matrix.itemsize
     small = matrix.n * matrix.k < 1 << 21
     for bn, bk, warps, most, left in SMALL if small else LARGE:
         stage = (bn * (1 + matrix.gated) + bm) * bk * matrix.itemsize
         stages = min(-(-matrix.k // bk) + 1, most, (220 << 10) // stage)
-        for ahead in (min(row_bytes, 4096),) if small else (256, 1024, 4096, 8192):
+        for ahead in (min(row_bytes, 4096),) if small else (0, 1024, 2048, 4096, 8192):
             if stages > 1:
                 yield FewTiles(bm, bn, bk, warps, stages, left, ahead)
 
