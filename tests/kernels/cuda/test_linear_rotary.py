@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,131 +12,21 @@ import torch
 import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tandem import kernels
 from tandem.kernels.cuda.build import Pointer, Variant, compile_variant
-from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.linear_rotary import can_fuse, linear_rotary_work, rotary_tiles
 from tandem.kernels.cuda.linear_tiles import Matrix
 from tests.kernels.cuda.chain import chained_dots
-from tests.kernels.cuda.interpreter import interpreted, run
-from tests.kernels.cuda.paged import BEYOND, Paged, ints
+from tests.kernels.cuda.paged import Paged, ints
+from tests.kernels.cuda.turning import BF16, FP32, Case, Heads, apart, assert_same, fused, parts, work_of
 
-BF16, FP32 = torch.bfloat16, torch.float32
-CONTEXT = 256
-MAX_ROWS = 32
 SHARED = 227 << 10
 """Bytes of shared memory that a block may have on sm_90."""
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Query heads, key heads, pairs of dimensions of each, and inputs."""
-
-    heads: int
-    kv_heads: int
-    half: int
-    k: int
-
-    @property
-    def head_dim(self) -> int:
-        return 2 * self.half
-
-    @property
-    def width(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
-
-
 PLAIN, FEW_PAIRS = Heads(3, 1, 8, 48), Heads(6, 3, 4, 40)
 SEVERAL_BLOCKS, RAGGED = Heads(2, 2, 24, 33), Heads(2, 1, 10, 50)
 SHAPES = [(PLAIN, False), (FEW_PAIRS, True), (SEVERAL_BLOCKS, True), (RAGGED, False), (RAGGED, True)]
 """Heads, and whether they have a bias."""
-
-
-class Case:
-    """Random inputs of `count` rows, spread over lanes and pages; what lies around and behind them is NaN or BEYOND."""
-
-    def __init__(self, shape: Heads, count: int, dtype: torch.dtype, bias: bool, seed: int = 0) -> None:
-        self.shape, self.count, self.dtype = shape, count, dtype
-        self.random = torch.Generator().manual_seed(seed)
-        self.x = self._normal(count, shape.k).to(dtype)
-        self.weight = (self._normal(shape.width, shape.k) / shape.k**0.5).to(dtype)
-        self.bias = self._normal(shape.width) if bias else None
-        angle = torch.outer(torch.arange(CONTEXT), 10000.0 ** (-torch.arange(shape.half) / shape.half))
-        self.cos, self.sin = angle.cos().float(), angle.sin().float()
-        self.position = torch.randint(CONTEXT, (count,), generator=self.random).tolist()
-        places = torch.randperm(2 * CONTEXT, generator=self.random)[:count]
-        self.lane, self.slot = (places // CONTEXT).tolist(), (places % CONTEXT).tolist()
-
-    def _normal(self, *size: int) -> Tensor:
-        return torch.randn(*size, generator=self.random)
-
-    def rows(self, bucket: int) -> Tensor:
-        padded = torch.full((bucket, self.shape.k + 3), torch.nan, dtype=self.dtype)
-        padded[: self.count, : self.shape.k] = self.x
-        return padded
-
-    def fresh(self, bucket: int) -> tuple[Tensor, Paged]:
-        s = self.shape
-        y = torch.full((bucket, s.heads * s.head_dim + 7), torch.nan, dtype=self.dtype)
-        return y, Paged(s.kv_heads, s.head_dim, self.dtype, lanes=2)
-
-    def told(self, name: str) -> Tensor:
-        return ints([*getattr(self, name), *[BEYOND] * (MAX_ROWS - self.count)])
-
-    def shared(self, cache: Paged) -> dict[str, Tensor]:
-        tables = {"cos": self.cos, "sin": self.sin, "block_table": cache.table, "count": ints([self.count])}
-        caches = {"k_cache": cache.plane(0), "v_cache": cache.plane(1)}
-        return tables | caches | {name: self.told(name) for name in ("position", "lane", "slot")}
-
-    def weights(self) -> dict[str, Tensor | None]:
-        held = torch.full((self.weight.numel() + 64 * self.shape.k,), torch.nan, dtype=self.dtype)
-        held[: self.weight.numel()] = self.weight.flatten()
-        return {"weight": held, "bias": self.bias}
-
-
-def work_of(case: Case, bucket: int) -> Work:
-    s, (y, cache) = case.shape, case.fresh(1)
-    return linear_rotary_work(
-        rows=bucket, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, half=s.half, k=s.k,
-        itemsize=case.dtype.itemsize, x_stride=s.k + 3, y_stride=y.stride(0), table_stride=cache.table.shape[1],
-        page=cache.page,
-    )  # fmt: skip
-
-
-def fused(case: Case, bucket: int, work: Work | None = None) -> tuple[Tensor, Tensor]:
-    """y and the cache's memory behind one launch."""
-    y, cache = case.fresh(bucket)
-    kernel = interpreted("linear_rotary").linear_rotary
-    run(kernel, work or work_of(case, bucket), x=case.rows(bucket), y=y, **case.shared(cache), **case.weights())
-    return y, cache.memory
-
-
-def apart(case: Case, bucket: int) -> tuple[Tensor, Tensor]:
-    """As `fused`, by `linear` and `rotary_kv_write`."""
-    s, (y, cache), x = case.shape, case.fresh(bucket), case.rows(bucket)
-    qkv, linear, rotary = torch.full((bucket, s.width), torch.nan), interpreted("linear"), interpreted("rotary")
-    name, work = linear.linear_work(s.width, s.k, bucket, False, case.dtype.itemsize, x.stride(0), s.width)
-    run(getattr(linear, name), work, x=x, count=ints([case.count]), y=qkv, **case.weights())
-    work = rotary.rotary_kv_write_work(
-        rows=bucket, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, half=s.half, q_stride=s.width,
-        k_stride=s.width, v_stride=s.width, y_stride=y.stride(0), table_stride=cache.table.shape[1], page=cache.page,
-    )  # fmt: skip
-    q, k, v = (part.as_strided(part.shape, (s.width, 1)) for part in _parts(qkv, s))
-    run(rotary.rotary_kv_write, work, q=q, k=k, v=v, y=y, **case.shared(cache))
-    return y, cache.memory
-
-
-def _parts(qkv: Tensor, s: Heads) -> tuple[Tensor, ...]:
-    return qkv.split([n * s.head_dim for n in (s.heads, s.kv_heads, s.kv_heads)], -1)
-
-
-def assert_same(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
-    """Bit for bit, NaN where NaN was: nothing beside the rows was written."""
-    for one, other in zip(found, wanted, strict=True):
-        integer = torch.int16 if one.dtype == BF16 else torch.int32
-        assert torch.equal(one.view(integer), other.view(integer))
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +54,7 @@ def test_it_is_what_the_definitions_say(shape: Heads, bias: bool, dtype: torch.d
     case = Case(shape, 5, dtype, bias)
     y, memory = fused(case, 8)
     qkv = case.x.double() @ case.weight.double().T + (0.0 if case.bias is None else case.bias.double())
-    q, k, v = (part.unflatten(1, (-1, shape.head_dim)) for part in _parts(qkv, shape))
+    q, k, v = (part.unflatten(1, (-1, shape.head_dim)) for part in parts(qkv, shape))
     q, k = (kernels.rotary(part, case.cos.double(), case.sin.double(), ints(case.position)) for part in (q, k))
     wanted = Paged(shape.kv_heads, shape.head_dim, dtype, lanes=2)
     wanted.memory = wanted.memory.double()
