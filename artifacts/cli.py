@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from tandem import __version__
-from tandem.command import run_command
+from tandem.command import examples, run_command
 from tandem.errors import UsageError
 
 COMMANDS = {
@@ -63,10 +63,20 @@ def _absent(found: EntryPoint, module: str | None) -> click.Command:
     )
 
 
-@click.group(cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+EXAMPLES = examples(
+    "tandem-bundle inspect BUNDLE  # does it suit this machine?",
+    "tandem-bundle diff OLD NEW",
+    "tandem-bundle push BUNDLE oci://HOST/NAME:TAG",
+    "tandem-bundle pull oci://HOST/NAME:TAG BUNDLE --key public.pem",
+)
+
+
+@click.group(
+    cls=_Group, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES
+)
 @click.version_option(__version__)
 def cli() -> None:
-    """Looks at bundles: what they are, where they may run and why not."""
+    """Looks at bundles: what they are, where they may run and why not. Signs them, and takes them elsewhere."""
 
 
 def main() -> int:

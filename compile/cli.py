@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandem import __version__
-from tandem.command import run_command
+from tandem.command import examples, run_command
 from tandem.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +23,26 @@ if TYPE_CHECKING:
     from tandem.compile.plan import Plan
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+EXAMPLES = examples(
+    "tandem-compile org/name -o BUNDLE              # a GPU in sight, or this CPU",
+    "tandem-compile folder/ --device cuda --max-seq-len 8192",
+    "tandem-compile file.gguf --profile int4 --device cpu",
+    "CUDA_VISIBLE_DEVICES=1 tandem-compile folder/  # the second GPU",
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, epilog=EXAMPLES)
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the bundle.  [default: NAME-PROFILE]")
 @click.option("--name", help="Name of the model in the bundle.  [default: from MODEL]")
-@click.option("--profile", default="bf16", help="Number formats: fp32, bf16, int8 or int4.")
-@click.option("--device", default="auto", help="auto, cpu, cuda, or such as cpu-x86-64-v3 or cuda-sm90.")
-@click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's]")
+@click.option("--profile", default="bf16", help="Number formats: fp32, bf16, or on CPUs int8, int4.")
+@click.option(
+    "--device",
+    default="auto",
+    help="cpu, cuda, or such as cpu-x86-64-v3 or cuda-sm90; auto is the first GPU in sight if it has kernels of the "
+    "profile, else the CPU.",
+)
+@click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's, 131072 at most]")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
 @click.option("--offline", is_flag=True, help="Take a hub id from the local cache only.")
 @click.option("--replace", is_flag=True, help="Replace an older bundle in the output folder.")

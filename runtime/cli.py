@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from tandem import __version__
-from tandem.command import run_command
+from tandem.command import examples, run_command
 from tandem.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,16 @@ def _sendable(context: click.Context, param: click.Parameter, value: str | None)
     return value
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+EXAMPLES = examples(
+    "tandem-run BUNDLE                         # at http://127.0.0.1:8000/v1",
+    "tandem-run BUNDLE --prompt 'What is a tandem?'",
+    "tandem-run BUNDLE --chat --threads 4      # for a CPU's bundle",
+    "CUDA_VISIBLE_DEVICES=1 tandem-run BUNDLE  # on the second GPU",
+    "tandem-run BUNDLE --gpu-memory-utilization 0.5 --max-model-len 8192",
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, epilog=EXAMPLES)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--prompt", metavar="TEXT", help="Answer one prompt on stdout and exit.")
 @click.option("--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends.")
@@ -55,11 +64,11 @@ def _sendable(context: click.Context, param: click.Parameter, value: str | None)
 @click.option("--seed", type=int, help="Same seed, same text.  [default: fresh noise]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
-@click.option("--threads", type=POSITIVE, help="Threads of a pass, on a CPU.  [default: one a core]")
+@click.option("--threads", type=POSITIVE, help="On a CPU: threads of a pass.  [default: one a core]")
 @click.option(
     "--gpu-memory-utilization",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Share of a GPU's memory that weights and KV may take; CUDA_VISIBLE_DEVICES picks the GPU.  [default: 0.9]",
+    help="Share of a GPU's memory that this server may take; CUDA_VISIBLE_DEVICES picks the GPU.  [default: 0.9]",
 )
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks a free one.")

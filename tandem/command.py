@@ -18,6 +18,11 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it (128 + SIGINT)."""
 
 
+def examples(*lines: str) -> str:
+    """The end of a help page: command lines that are not wrapped."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs `command` as the program `name` and returns its exit code.
 

@@ -78,6 +78,8 @@ REMEDIES = {
     804: "this GPU does not take a compatibility library: update the driver itself",
 }
 """By the driver's error number: what to do."""
+HOST_ALLOC = "cuMemHostAlloc"
+PINNED = "free memory of the host, or give this process or container more: copies need some 64 MiB pinned"
 BROKEN = range(700, 800)
 """Numbers of errors after which a context takes no more calls."""
 WRONG = "a kernel went wrong: restart the process, and report it if it comes again"
@@ -113,4 +115,6 @@ def failure(found: dict[str, Callable[..., int]], call: str, code: int) -> Devic
     found["cuGetErrorString"](code, ctypes.byref(text))
     said = f"{(name.value or b'error').decode()} ({code}: {(text.value or b'unknown').decode()})"
     remedy = REMEDIES.get(code, WRONG if code in BROKEN else ELSE)
+    if (call, code) == (HOST_ALLOC, OUT_OF_MEMORY):
+        remedy = PINNED
     return DeviceError(f"{call} says {said}; {remedy}", call=call, code=code)

@@ -19,7 +19,7 @@ from tandem.errors import BundleError, TandemError
 TROUBLE = 2
 
 
-@click.command("diff")
+@click.command("diff", short_help="What changed from bundle A to bundle B.")
 @click.argument("one", metavar="A", type=click.Path(path_type=Path))
 @click.argument("two", metavar="B", type=click.Path(path_type=Path))
 @json_option

@@ -15,7 +15,7 @@ from tandem.artifacts.commands.arguments import bundle_argument, json_option
 from tandem.artifacts.reader import open_bundle
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="What BUNDLE is and where it may run.")
 @bundle_argument
 @json_option
 def command(bundle: Path, as_json: bool) -> None:

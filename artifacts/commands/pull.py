@@ -13,7 +13,7 @@ import click
 from tandem.artifacts.commands.arguments import key_file, plain_http_option
 
 
-@click.command("pull")
+@click.command("pull", short_help="Bring a bundle from a registry or hub.")
 @click.argument("source")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @plain_http_option

@@ -13,7 +13,7 @@ import click
 from tandem.artifacts.commands.arguments import bundle_argument, plain_http_option
 
 
-@click.command("push")
+@click.command("push", short_help="Verify BUNDLE and send it there.")
 @bundle_argument
 @click.argument("target")
 @plain_http_option

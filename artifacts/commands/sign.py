@@ -13,7 +13,7 @@ import click
 from tandem.artifacts.commands.arguments import bundle_argument, key_file
 
 
-@click.command("sign")
+@click.command("sign", short_help="Sign BUNDLE with a key of your own.")
 @bundle_argument
 @click.option("--key", required=True, type=key_file, help="Private key, PEM.")
 @click.option(

@@ -17,7 +17,7 @@ from tandem.artifacts.reader import Bundle, open_bundle
 from tandem.errors import BundleUntrusted
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check every byte of BUNDLE, and its origin.")
 @bundle_argument
 @json_option
 @click.option("--trust-native", is_flag=True, help="Accept native code that was not built on this machine.")

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 NEEDS = "tandem-bundle export-onnx needs {}, which is not installed: pip install 'tandem-llm[onnx]'"
 
 
-@click.command("export-onnx", context_settings={"show_default": True})
+@click.command(
+    "export-onnx", short_help="Write the plain step as an ONNX model.", context_settings={"show_default": True}
+)
 @bundle_argument
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default="model.onnx", help="The model's file."

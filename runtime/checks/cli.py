@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandem import __version__
-from tandem.command import run_command
+from tandem.command import examples, run_command
 from tandem.keys import Kind
 
 if TYPE_CHECKING:
@@ -28,17 +28,24 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _TRUST = click.option("--trust-native", is_flag=True, help="Load native code that was not built on this machine.")
 
 
-@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+EXAMPLES = examples(
+    "tandem-check spec BUNDLE --quick    # on the device it is for",
+    "tandem-check spec BUNDLE --case 12  # one case again",
+    "tandem-check identity OLD NEW",
+)
+
+
+@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
 @click.version_option(__version__)
 def cli() -> None:
     """Holds bundles to what they promise; exit code 1 means that something differs."""
 
 
-@cli.command()
+@cli.command(short_help="Is speculative text plain text, bit by bit?")
 @click.argument("bundle", type=BUNDLE)
 @_JSON
 @_TRUST
-@click.option("--threads", type=click.IntRange(1), help="Check with 1 and this many.  [default: 1, 2, 3 and the cores]")
+@click.option("--threads", type=click.IntRange(1), help="On a CPU: 1 and this many.  [default: 1, 2, 3 and the cores]")
 @click.option("--quick", is_flag=True, help="Fewer widths and prompts: seconds on a small model.")
 @click.option("--tokens", type=click.IntRange(1), help="Ids compared of each answer.  [default: 24, quick 16]")
 @click.option("--case", "only", type=click.IntRange(0), metavar="NUMBER", help="Run one case again, by its number.")
@@ -83,12 +90,12 @@ def spec(
     return 0 if report.held else 1
 
 
-@cli.command()
+@cli.command(short_help="Do two bundles compute the same bits?")
 @click.argument("a", type=BUNDLE)
 @click.argument("b", type=BUNDLE)
 @_JSON
 @_TRUST
-@click.option("--threads", type=click.IntRange(1), help="Threads of a pass.  [default: one a core]")
+@click.option("--threads", type=click.IntRange(1), help="On a CPU: threads of a pass.  [default: one a core]")
 def identity(a: Path, b: Path, as_json: bool, trust_native: bool, threads: int | None) -> int:
     """Do bundles A and B compute the same bits, and each what it was sealed with?"""
     from tandem.artifacts.reader import open_bundle

@@ -103,6 +103,12 @@ def test_a_failure_says_call_name_and_remedy(driver: Driver, cuda: FakeCuda, cod
     assert (caught.value.call, caught.value.code) == ("cuMemAlloc_v2", code)
 
 
+def test_too_little_memory_of_the_host_is_not_the_gpus(driver: Driver, cuda: FakeCuda) -> None:
+    cuda.fail_at, cuda.code = len(cuda.calls), 2
+    with pytest.raises(DeviceError, match=r"cuMemHostAlloc says CUDA_ERROR_OUT_OF_MEMORY .*; free memory of the host"):
+        driver.host_alloc(64)
+
+
 @pytest.mark.parametrize("call", ["cuEventQuery", "cuFuncGetParamInfo", "cuGraphLaunch"])
 def test_calls_with_answers_of_their_own_fail_as_others_do(driver: Driver, cuda: FakeCuda, call: str) -> None:
     cuda.fail_at, cuda.code = len(cuda.calls), 700
