@@ -1,4 +1,4 @@
-"""Small functions over the inputs of a pass, exported and lowered for a GPU; and whole tiny models to lower."""
+"""Small functions over the inputs of a pass, exported and lowered for a GPU; tiny models; stand-ins for cubins."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.compile.trace import BLOCKS, LANES, OUTPUTS, PAGES, ROWS, export_part
+from tandem.kernels.cuda.build import Cubin, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tests.artifacts.cuda_sample import GPU
 from tests.tiny import make_checkpoint
 
 WIDTH, HEADS, HEAD_DIM, POSITIONS = 32, 2, 16, 100
 PLANE = 1, 2 * HEAD_DIM
+HIDDEN = 2
+"""Pointers that a stand-in for a kernel takes behind its own."""
 IO = IoLayout(Geometry(256, 333, 128, 32, 8, 64, 64 * 2 * PLANE[1], (PLANE, PLANE)))
 
 
@@ -130,3 +133,11 @@ def composer(folder: Path, family: str = "llama", profile: str = "bf16", context
     spec, path = resolve(checkpoint.config), folder / "weights"
     write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length)
     return Composer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
+
+
+def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin:
+    """What stands in for the compiler: bytes that are one kernel's own, or whatever `data` makes of it."""
+    given = sum(pointer is not None for pointer in variant.pointers)
+    sizes = (8,) * (given + HIDDEN)
+    threads = 32 * variant.work.num_warps
+    return Cubin(repr(data(variant)).encode(), variant.kernel, sizes, HIDDEN, 1024, threads)
