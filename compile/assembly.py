@@ -105,11 +105,11 @@ class Assembly:
         """All so far, in order."""
         return self._launches
 
-    def launch(self, kernel: str, work: Work | None = None, **arguments: Argument) -> None:
+    def launch(self, kernel: str, work: Work | None = None, /, **arguments: Argument) -> None:
         """Appends a call of `kernel` with its arguments by name, all of them."""
         self._launches.append(self.made(kernel, work, **arguments))
 
-    def made(self, kernel: str, work: Work | None = None, **arguments: Argument) -> Launch:
+    def made(self, kernel: str, work: Work | None = None, /, **arguments: Argument) -> Launch:
         """A call that is not part of the program yet."""
         return Launch(kernel, arguments, self._signatures[kernel], work)
 

@@ -1,20 +1,20 @@
 """Every error a user can meet. Each message says what is wrong, where, and what to do.
 
-    TandemError                      exit code 1
-    ├── UsageError                   exit code 2: the command line asks for something impossible
-    ├── CheckpointError              a checkpoint is missing, damaged or of an unknown kind
-    ├── CompileError                 a bundle cannot be built from a sound checkpoint
-    │   ├── LoweringError            an operator without a lowering
-    │   ├── ProofError               an entry moved a bit
-    │   └── QualityError             a low-bit profile costs more quality than its limits allow
-    ├── BundleError                  a bundle cannot be opened
-    │   ├── BundleCorrupt            a file is missing, extra, short or changed
-    │   ├── BundleMismatch           sound, but not for this machine or this version
-    │   └── BundleUntrusted          sound, but its native code comes from elsewhere
-    ├── DeviceError                  a GPU's driver is missing or refuses a call
-    ├── TransferError                a registry or hub cannot be reached, or says no
-    ├── RequestError                 a client's request is wrong (HTTP 4xx)
-    └── CapacityError                no room for it now (HTTP 429 or 503)
+TandemError                      exit code 1
+├── UsageError                   exit code 2: the command line asks for something impossible
+├── CheckpointError              a checkpoint is missing, damaged or of an unknown kind
+├── CompileError                 a bundle cannot be built from a sound checkpoint
+│   ├── LoweringError            an operator without a lowering
+│   ├── ProofError               an entry moved a bit
+│   └── QualityError             a low-bit profile costs more quality than its limits allow
+├── BundleError                  a bundle cannot be opened
+│   ├── BundleCorrupt            a file is missing, extra, short or changed
+│   ├── BundleMismatch           sound, but not for this machine or this version
+│   └── BundleUntrusted          sound, but its native code comes from elsewhere
+├── DeviceError                  a GPU's driver is missing or refuses a call
+├── TransferError                a registry or hub cannot be reached, or says no
+├── RequestError                 a client's request is wrong (HTTP 4xx)
+└── CapacityError                no room for it now (HTTP 429 or 503)
 """
 
 from __future__ import annotations

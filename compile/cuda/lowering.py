@@ -39,7 +39,7 @@ class CudaLowering(Lowering):
         self._waiting.clear()  # what nobody read: views of what was taken
         return super().lower(part, inputs, results)
 
-    def launch(self, kernel: str, work: Work, **pointers: Operand | None) -> None:
+    def launch(self, kernel: str, work: Work, /, **pointers: Operand | None) -> None:
         self.assembly.launch(kernel, work, **pointers)
 
     def wait(self, node: Node, emit: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tandem.compile.profile import Format
 from tandem.compile.cpu.panels import pack, unpack
+from tandem.compile.profile import Format
 from tests.kernels.harness import call, canvas, library, normal, poisoned, written
 from tests.kernels.products import GROUP, PANEL, int4_views, int8_views
 

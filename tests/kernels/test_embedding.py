@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tandem import kernels
-from tandem.compile.profile import Format
 from tandem.compile.cpu.panels import pack, stored_shape, unpack
+from tandem.compile.profile import Format
 from tests.kernels.harness import (
     LEVELS,
     ROWS,
