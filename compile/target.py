@@ -15,7 +15,7 @@ from tandem.artifacts.quality import Quality
 from tandem.compile.examine import Staged, StagedCuda
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
-from tandem.compile.store import Layout
+from tandem.compile.store import Layout, write_weights
 from tandem.keys import Kind
 
 if TYPE_CHECKING:
@@ -85,6 +85,19 @@ class Target(Protocol):
         What nobody reads after this goes to `scratch`.
         """
         ...
+
+
+def stage_weights(plan: Plan, checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
+    """Writes `path` as the plan's target wants weights to lie: 20 shares of `progress`."""
+    write_weights(
+        plan.spec,
+        plan.profile,
+        checkpoint,
+        path,
+        layout=plan.target.layout,
+        context_length=plan.geometry.context_length,
+        advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
+    )
 
 
 def entry(kind: Kind, program: str, context_class: int = 0, rows: int = 0) -> EntryRecord:

@@ -17,8 +17,8 @@ from tandem.compile.examine import Staged
 from tandem.compile.gate.measure import measure_quality, write_reference
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
-from tandem.compile.store import Layout, write_weights
-from tandem.compile.target import Staging, entry
+from tandem.compile.store import Layout
+from tandem.compile.target import Staging, entry, stage_weights
 from tandem.compile.tools import compiler_versions
 from tandem.device import ISA_FLAGS, this_machine
 from tandem.errors import UsageError
@@ -106,15 +106,7 @@ class CpuTarget:
         weights, reference = writer.path(files.WEIGHTS), None
         with build.library_build(self.isa, scratch / "library.so") as finish:
             progress.stage(f"weights, and kernels for {self.isa}", 25)
-            write_weights(
-                plan.spec,
-                plan.profile,
-                checkpoint,
-                weights,
-                layout=self.layout,
-                context_length=plan.geometry.context_length,
-                advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
-            )
+            stage_weights(plan, checkpoint, weights, progress)
             if plan.profile.low_bit:
                 reference = write_reference(plan, checkpoint, scratch)
             sha256 = writer.add_kernel(finish().read_bytes())

@@ -17,8 +17,8 @@ from tandem.compile.cuda import entries, rows
 from tandem.compile.examine import StagedCuda, StagedProgram
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
-from tandem.compile.store import Layout, write_weights
-from tandem.compile.target import Staging, entry
+from tandem.compile.store import Layout
+from tandem.compile.target import Staging, entry, stage_weights
 from tandem.device import this_machine
 from tandem.errors import UsageError
 from tandem.gpu import Gpu, device_name, gpus
@@ -139,15 +139,7 @@ class CudaTarget:
     ) -> Staging:
         weights = writer.path(files.WEIGHTS)
         progress.stage("weights", 20)
-        write_weights(
-            plan.spec,
-            plan.profile,
-            checkpoint,
-            weights,
-            layout=self.layout,
-            context_length=plan.geometry.context_length,
-            advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
-        )
+        stage_weights(plan, checkpoint, weights, progress)
         composer = Composer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
         records = tuple(self._programs(writer, composer, progress))
         staged = StagedCuda(

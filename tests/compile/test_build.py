@@ -122,8 +122,8 @@ def failing(error: BaseException) -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        ("write_weights", CheckpointError("a tensor is missing")),
-        ("write_weights", KeyboardInterrupt()),
+        ("stage_weights", CheckpointError("a tensor is missing")),
+        ("stage_weights", KeyboardInterrupt()),
         ("build.library_build", CompileError("no compiler")),
         ("build.read_signatures", OSError(28, "No space left on device")),
         ("CpuComposer", LoweringError("no CPU lowering for operator aten.softmax")),
