@@ -35,34 +35,37 @@ CLASS = 34816
 CHUNK_ROWS, CHUNK_BUCKET = (0, 1, 63, 64, 150, 299), 512
 PROCESSES = 14
 REPLAYS = 5
-TIMES = [(DENSE, context, rows) for context, rows in product((1024, 8192, 32768), (1, 8, 16, 32))] + [
-    (SMOL, 1024, rows) for rows in (1, 8, 32)
+TIMES = [
+    *((DENSE, context, rows) for context, rows in product((1024, 32768), (1, 8, 16, 32))),
+    *((DENSE, 8192, rows) for rows in (1, 32)),
+    *((SMOL, 1024, rows) for rows in (1, 8, 32)),
 ]
 CHUNKS = [(DENSE, 0), (DENSE, 2048), (SMOL, 0)]
-FOLDS = {"attention_merge": ((1, 8), (2, 8), (2, 16), (4, 16)), "attention_tail": ((4, 2), (8, 2), (8, 4), (8, 8))}
+FOLDS = {"attention_merge": ((2, 8), (2, 16), (4, 32), (8, 32)), "attention_tail": ((4, 8), (8, 4), (8, 8), (8, 16))}
 """Warps, and groups loaded at once."""
 
 
 def split_candidates(heads: Heads, rows: int) -> list[Tiles]:
     pairs = rows * heads.heads // heads.kv_heads
-    few = [Tiles(16, 4, 3), Tiles(16, 4, 4), Tiles(16, 8, 3), Tiles(16, 2, 3)] if pairs <= 16 else []
-    some = [Tiles(32, 4, 3), Tiles(32, 8, 3), Tiles(64, 4, 2), Tiles(64, 4, 3)] if 16 < pairs <= 64 else []
-    many = [Tiles(64, 4, 2), Tiles(64, 4, 3), Tiles(128, 8, 2), Tiles(128, 8, 3)] if pairs > 64 else []
-    return [*few, *some, *many]
+    if pairs <= 16:
+        return [Tiles(16, 4, 3), Tiles(16, 8, 3), Tiles(16, 4, 2), Tiles(16, 2, 3)]
+    if pairs <= 64:
+        return [Tiles(64, 4, 3), Tiles(64, 8, 3), Tiles(64, 4, 2), Tiles(32, 4, 3)]
+    return [Tiles(64, 4, 3), Tiles(64, 8, 3), Tiles(64, 4, 2), Tiles(64, 8, 2), Tiles(128, 8, 2)]
 
 
-def chunk_candidates(heads: Heads) -> list[Tiles]:
-    return [Tiles(64, 4, 2), Tiles(128, 8, 2), Tiles(64, 4, 3), Tiles(128, 8, 3)]
+CHUNK_TILES = (Tiles(64, 4, 2), Tiles(128, 8, 2), Tiles(64, 4, 3), Tiles(64, 8, 2), Tiles(64, 8, 3))
 
 
-BIT_TILES = (Tiles(16, 4, 3), Tiles(16, 8, 3), Tiles(32, 4, 3), Tiles(64, 4, 2), Tiles(128, 8, 2))
+BIT_TILES = (Tiles(16, 4, 3), Tiles(16, 8, 3), Tiles(32, 4, 3), Tiles(64, 4, 3), Tiles(64, 8, 2), Tiles(128, 8, 2))
+BIT_CHUNKS = (None, Tiles(64, 4, 2), Tiles(128, 8, 2), Tiles(64, 8, 2))
 
 
 def bit_launches(heads: Heads) -> list[Launch]:
     passes = [heads.works(rows, CLASS, tree, tiles) for rows, tree, tiles in product((1, 32), (False, True), BIT_TILES)]
     passes += [heads.works(1, CLASS, False), heads.works(1, CLASS, True)]
     passes += [heads.works(32, CLASS, tree) for tree in (False, True)]
-    passes += [heads.chunk(CHUNK_BUCKET, tiles) for tiles in (None, *chunk_candidates(heads)[:2])]
+    passes += [heads.chunk(CHUNK_BUCKET, tiles) for tiles in BIT_CHUNKS]
     return [launch for launches in passes for launch in launches]
 
 
@@ -82,9 +85,7 @@ def time_launches() -> list[Launch]:
             base = heads.works(rows, context, tree)
             for fold in FOLDS[base[1][0]]:
                 found += with_fold(base, *fold)
-    return found + [
-        launch for heads, _ in CHUNKS for tiles in chunk_candidates(heads) for launch in heads.chunk(2048, tiles)
-    ]
+    return found + [launch for heads, _ in CHUNKS for tiles in CHUNK_TILES for launch in heads.chunk(2048, tiles)]
 
 
 def compile_all(launches: Iterable[Launch]) -> None:
@@ -140,7 +141,7 @@ def check_straight(cache: Cache, context: int) -> tuple[list[str], float]:
         float((found[i].double() - cache.exact(mixed, i)).norm() / cache.exact(mixed, i).norm()) for i in (0, 9, 31)
     )
     rows = Rows.chain(heads, context, 300)
-    for tiles in (None, *chunk_candidates(heads)[:2]):
+    for tiles in BIT_CHUNKS:
         y = attempt(lambda tiles=tiles, rows=rows: cache.result(heads.chunk(CHUNK_BUCKET, tiles), rows))
         if y is None:
             continue
@@ -230,10 +231,7 @@ def tune_few(heads: Heads, context: int, rows: int) -> list[str]:
 def tune_chunk(heads: Heads, behind: int, rows: int = 2048) -> str:
     cache, chunk = Cache(heads, behind + rows), Rows.chain(heads, behind, rows)
     y, work = torch.empty_like(chunk.q), 4 * heads.heads * heads.head_dim * sum(behind + i + 1 for i in range(rows))
-    tried = {
-        t: attempt(lambda t=t: graph_us([cache.play(heads.chunk(rows, t), chunk, y)] * 4))
-        for t in chunk_candidates(heads)
-    }
+    tried = {t: attempt(lambda t=t: graph_us([cache.play(heads.chunk(rows, t), chunk, y)] * 4)) for t in CHUNK_TILES}
     group = heads.heads // heads.kv_heads
     k, v = (torch.randn(1, heads.heads // group, behind + rows, heads.head_dim, device="cuda").bfloat16() for _ in "kv")
     k, v, q = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), chunk.q.transpose(0, 1)[None]
@@ -250,15 +248,17 @@ def main() -> None:
     only.add_argument("--times-only", action="store_true")
     asked = parser.parse_args()
     torch.manual_seed(0)
-    bits = [] if asked.times_only else [launch for heads in (DENSE, SMOL) for launch in bit_launches(heads)]
-    compile_all([*bits, *([] if asked.bits_only else time_launches())])
-    right = asked.times_only or check_bits()
+    right = True
+    if not asked.times_only:
+        compile_all(launch for heads in (DENSE, SMOL) for launch in bit_launches(heads))
+        right = check_bits()
     if not asked.bits_only:
-        lines = [line for case in TIMES for line in tune_few(*case)]
-        lines += [tune_chunk(*case) for case in CHUNKS]
-        print(
-            "dim context kind rows shipped us, best split, best fold (warps, depth), SDPA; all splits", *lines, sep="\n"
-        )
+        compile_all(time_launches())
+        print("dim context kind rows shipped us, best split, best fold (warps, depth), SDPA; all splits")
+        for case in TIMES:
+            print(*tune_few(*case), sep="\n", flush=True)
+        for chunk in CHUNKS:
+            print(tune_chunk(*chunk), flush=True)
     print("every bit equal" if right else "BITS DIFFER")
     sys.exit(not right)
 

@@ -21,11 +21,11 @@ from tandem.kernels.cuda.attention_tiles import (
     fold_groups,
     load_part,
     load_rows,
+    num_tiles,
     part_at,
     repeated,
     split_tile,
     tile_of,
-    tile_starts,
 )
 from tandem.kernels.cuda.groups import TILE, first_position, group_of, num_groups
 from tandem.kernels.cuda.launch import Work, kernel, work
@@ -52,22 +52,27 @@ def attention_split(
     begin(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
     kv_head, group = tl.program_id(0), NUM_GROUPS - 1 - tl.program_id(2)
-    rows = tl.load(count)
+    # What rows are is loaded with their number, not behind it; nothing of a row from there on is followed.
+    i, rows = tl.arange(0, BR), tl.load(count)
+    lanes = tl.load(lane + i, mask=i < ROWS, other=0)
     if ROWS == 1:
+        seen = tl.load(prefix) // TILE * TILE if TREE else tl.load(position) + 1
         if rows > 0:
-            table = block_table + tl.load(lane) * TABLE_STRIDE
+            table = block_table + tl.sum(lanes, 0) * TABLE_STRIDE
             split_tile(
-                q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, 0, 1, 0,
+                q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, 0, 1, 0, seen,
                 TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
             )  # fmt: skip
     else:
-        own, run, tile, first_pair = tile_starts(lane, rows, G, BM, BR)
-        inside = tl.arange(0, BR) < rows
-        for t in range(tl.program_id(1), tl.max(tile, 0) + 1, tl.num_programs(1)):
-            of_lane, first_row, run_rows, first = tile_of(t, own, run, tile, first_pair, inside)
-            table = block_table + of_lane * TABLE_STRIDE
+        prefixes = tl.load(prefix + i, mask=i < ROWS, other=0)
+        others = (i < rows) & (lanes != tl.sum(tl.where(i == 0, lanes, 0), 0))
+        one_lane = tl.max(others.to(tl.int32), 0) == 0
+        for t in range(tl.program_id(1), num_tiles(one_lane, lane, rows, G, BM, BR), tl.num_programs(1)):
+            first_row, run_rows, first = tile_of(t, one_lane, lane, rows, G, BM, BR)
+            table = block_table + tl.sum(tl.where(i == first_row, lanes, 0), 0) * TABLE_STRIDE
+            seen = tl.sum(tl.where(i == first_row, prefixes, 0), 0) // TILE * TILE
             split_tile(
-                q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, first_row, run_rows, first,
+                q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, first_row, run_rows, first, seen,
                 TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
             )  # fmt: skip
 

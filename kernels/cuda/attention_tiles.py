@@ -44,8 +44,8 @@ def _added(a, b):
 def tile_starts(lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr):
     """Where tiles begin: the pairs of each run of one lane, cut every BM.
 
-    By row of the pass, [BR]: its lane, the first row of its run, the tile that starts in it (-1 for none; at most one
-    as BM >= G) and that tile's first pair, counted in the run.
+    By row of the pass, [BR]: the first row of its run, the tile that starts in it (-1 for none; at most one as
+    BM >= G) and that tile's first pair, counted in the run.
     """
     i = tl.arange(0, BR)
     inside = i < rows
@@ -55,16 +55,30 @@ def tile_starts(lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr)
     first_pair = ((i - run) * G + BM - 1) // BM * BM
     starts = inside & (first_pair < (i - run + 1) * G)
     tile = tl.where(starts, tl.associative_scan(starts.to(tl.int32), 0, _added) - 1, -1)
-    return own, run, tile, first_pair
+    return run, tile, first_pair
 
 
 @triton.jit
-def tile_of(t, own, run, tile, first_pair, inside):
-    """Of `tile_starts`' tile t: its lane, the first row and the number of rows of its run, and its first pair."""
-    here = tile == t
-    first_row = tl.sum(tl.where(here, run, 0), 0)
-    run_rows = tl.sum((inside & (run == first_row)).to(tl.int32), 0)
-    return tl.sum(tl.where(here, own, 0), 0), first_row, run_rows, tl.sum(tl.where(here, first_pair, 0), 0)
+def num_tiles(one_lane, lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr):
+    """Tiles of the pass; `one_lane` says that all rows are one run, which needs no search."""
+    tiles = (rows * G + BM - 1) // BM
+    if not one_lane:
+        _run, tile, _first_pair = tile_starts(lane, rows, G, BM, BR)
+        tiles = tl.max(tile, 0) + 1
+    return tiles
+
+
+@triton.jit
+def tile_of(t, one_lane, lane, rows, G: tl.constexpr, BM: tl.constexpr, BR: tl.constexpr):
+    """Of tile t: the first row and the number of rows of its run, and its first pair, counted in the run."""
+    first_row, run_rows, first = t * 0, rows, t * BM
+    if not one_lane:
+        run, tile, first_pair = tile_starts(lane, rows, G, BM, BR)
+        here, i = tile == t, tl.arange(0, BR)
+        first_row = tl.sum(tl.where(here, run, 0), 0)
+        run_rows = tl.sum(((i < rows) & (run == first_row)).to(tl.int32), 0)
+        first = tl.sum(tl.where(here, first_pair, 0), 0)
+    return first_row, run_rows, first
 
 
 @triton.jit
@@ -75,28 +89,29 @@ def part_at(row, kv_head, group, ROWS: tl.constexpr, G: tl.constexpr, NUM_GROUPS
 
 @triton.jit
 def split_tile(
-    q, k_cache, v_cache, position, prefix, table, m, l, acc, kv_head, group, run, run_rows, first_pair,
+    q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, run, run_rows, first_pair, seen,
     TREE: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     SCALE: tl.constexpr, NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """One group for the pairs from `first_pair` on of the rows run..run+run_rows-1; nothing where it holds no key."""
+    """One group for the pairs from `first_pair` on of the rows run..run+run_rows-1; nothing where it holds no key.
+
+    `seen` positions are seen by all of the run, in a tree or of one row; else each row sees those up to its own.
+    """
     pair = first_pair + tl.arange(0, BM)
     row, head, inside = run + pair // G, kv_head * G + pair % G, pair < run_rows * G
-    if TREE:
-        end = tl.load(prefix + run) // TILE * TILE
-    elif ROWS == 1:
-        end = tl.load(position) + 1
+    if TREE or ROWS == 1:
+        end = seen
     else:
         own = tl.load(position + row, mask=inside, other=-1)
         end = tl.max(own, 0) + 1
     first = first_position(group)
     end = tl.minimum(end, first_position(group + 1))
     if first < end:
+        next_page = tl.load(table + first // TILE)
         rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
         part_m, part_l, part_acc = empty(BM, BD)
         part_m, sums, part_acc = begun(part_m, part_l, part_acc)
         place = tl.arange(0, TILE)
-        next_page = tl.load(table + first // TILE)
         for start in range(first, end, TILE):
             page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
             # One tile ahead: a page's number is not waited for, and takes no stage of the pipeline of loads.
