@@ -66,6 +66,8 @@ class CudaExecutor:
         stack.callback(self._weights.close)
         self._modules = Modules(driver, image.cubin, image.distinct, driver.capability(device))
         stack.callback(self._modules.close)
+        for program in image.distinct:  # all of them: once it serves, graphs are made, but no code is loaded
+            self._modules.functions(program)
         self._graphs = stack.enter_context(ExitStack())
         self._passes = Passes(stack, driver, layout, self._bases["io"])
         for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
