@@ -66,7 +66,10 @@ ACCEPTED: dict[str, Any] = {"in": _POINTER, "out": _POINTER, "both": _POINTER, "
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A call of `kernel` with all arguments of its signature, by name; on a GPU also the grid and what it does."""
+    """A call of `kernel` with all arguments of its signature, by name; on a GPU also the grid and what it does.
+
+    Of a kernel that is yet to be compiled for what it does, `work` is not known.
+    """
 
     kernel: str
     arguments: dict[str, Argument]
@@ -107,7 +110,11 @@ class Assembly:
 
     def launch(self, kernel: str, work: Work | None = None, /, **arguments: Argument) -> None:
         """Appends a call of `kernel` with its arguments by name, all of them."""
-        self._launches.append(self.made(kernel, work, **arguments))
+        self.append(self.made(kernel, work, **arguments))
+
+    def append(self, launch: Launch) -> None:
+        """Appends a call of a kernel that the library need not have."""
+        self._launches.append(launch)
 
     def made(self, kernel: str, work: Work | None = None, /, **arguments: Argument) -> Launch:
         """A call that is not part of the program yet."""

@@ -5,7 +5,7 @@ An operator without a rule fails the build by name. Knows no model and no device
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -47,7 +47,7 @@ class Lowering:
         """
         returned = [node for node in next(n for n in part.graph.nodes if n.op == "output").args[0] if node is not None]
         self._values = dict(zip(returned, results, strict=True)) if results else {}
-        for node in part.graph.nodes:
+        for node in self.nodes(part):
             if node.op == "placeholder":
                 name = part.parameters.get(node.name, node.name.removeprefix("inputs_"))
                 if node.users:
@@ -58,6 +58,10 @@ class Lowering:
         if results and outputs != results:
             raise LoweringError("an output of the part is a view or comes twice; make it the result of an operator")
         return outputs
+
+    def nodes(self, part: Part) -> Iterable[Node]:
+        """What to lower, in order. A device may do some of it itself, between one node and the next."""
+        return part.graph.nodes
 
     def _apply(self, node: Node) -> None:
         self._where = f"operator {node.target} (node {node.name})"

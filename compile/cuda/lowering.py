@@ -1,21 +1,26 @@
 """The lowering of a part for one row bucket and one context class of a GPU.
 
-Two things beyond the common walk: values that only products read are kept as those round them, and an operator whose
-only reader can take its work along waits for that reader. Knows no operator by name.
+Three things beyond the common walk: values that only products read are kept as those round them, an operator whose
+only reader can take its work along waits for that reader, and what is pointwise between operators becomes kernels of
+its own, to be compiled later. Knows no operator by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from tandem.artifacts.io import IoLayout
-from tandem.compile.assembly import Assembly, Operand
+from tandem.compile.assembly import Assembly, Launch, Operand, alignment
+from tandem.compile.cuda.glue import Run, steps
+from tandem.compile.cuda.glue_compile import ALIGNMENT
+from tandem.compile.cuda.glue_kernel import GlueKernel
 from tandem.compile.cuda.rules import RULES
-from tandem.compile.lowering import Lowering
+from tandem.compile.lowering import DTYPES, TRACED, Lowering
 from tandem.compile.trace import OUTPUTS, ROWS, Part
 from tandem.compile.views import readers
 from tandem.kernels.cuda.launch import Work
@@ -24,6 +29,8 @@ from tandem.keys import MAX_TREE_ROWS
 VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
 ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
 """Operators that round an argument, by its place, to the type of what they multiply it with."""
+
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class CudaLowering(Lowering):
@@ -34,10 +41,51 @@ class CudaLowering(Lowering):
         super().__init__(assembly, io, RULES, {"rows": rows, "outputs": outputs, "moves": moves}, "CUDA")
         self.context, self.layers, self.compute = context, layers, compute
         self._waiting: dict[Node, Callable[[], None]] = {}
+        self._glue: dict[str, GlueKernel] = {}
+
+    @property
+    def glue(self) -> Mapping[str, GlueKernel]:
+        """The kernels of glue that are launched so far, by the name that launches give them."""
+        return self._glue
 
     def lower(self, part: Part, inputs: dict[str, Operand], results: list[Operand] | None = None) -> list[Operand]:
         self._waiting.clear()  # what nobody read: views of what was taken
         return super().lower(part, inputs, results)
+
+    def nodes(self, part: Part) -> Iterator[Node]:
+        for step in steps(part):
+            if isinstance(step, Run):
+                self._launch_run(step)
+            else:
+                yield step
+
+    def _launch_run(self, run: Run) -> None:
+        """Appends a launch of `run`.
+
+        It is compiled for all rows of the bucket and computes those beyond the live ones as well, from whatever lies
+        there: each row is made of the same row alone, and nobody reads one that is not live.
+        """
+        self._where = f"glue of {', '.join(node.name for node in run.outputs)}"
+        operands = {node: self.operand(node) for node in run.inputs}
+        operands |= {node: self.result(node) for node in run.outputs}
+        rows = self.most[TRACED[run.rows]]
+        for node, operand in operands.items():
+            self._check_whole(node, operand, run.shape(node, rows))
+        dtypes = {node.name: TORCH_DTYPES[operand.dtype] for node, operand in operands.items()}
+        kernel = GlueKernel.of(run, rows, dtypes)
+        arguments = {kernel.parameters[node]: operand for node, operand in operands.items()}
+        self._glue[kernel.name] = kernel
+        self.assembly.append(Launch(kernel.name, dict(arguments), kernel.signature))
+
+    def _check_whole(self, node: Node, operand: Operand, shape: tuple[int, ...]) -> None:
+        """Holds that `operand` is as glue's kernels take one: `shape`, dense, at a multiple of ALIGNMENT."""
+        width = prod(shape[1:])
+        dense = not operand.count or len(shape) == 1 or operand.stride == width
+        if not dense or alignment(operand.offset) < ALIGNMENT:
+            raise self.refusal(
+                f"{node.name} is {width} of {operand.stride} columns, {operand.offset} bytes behind the first; "
+                "make it the result of an operator"
+            )
 
     def launch(self, kernel: str, work: Work, /, **pointers: Operand | None) -> None:
         self.assembly.launch(kernel, work, **pointers)

@@ -154,16 +154,23 @@ class CudaTarget:
     def _programs(self, writer: BundleWriter, composer: Composer, progress: Progress) -> Iterator[EntryRecord]:
         """Lowers all programs, compiles their kernels side by side, holds them against captures and writes both."""
         from tandem.compile.cuda.check import check_programs
+        from tandem.compile.cuda.glue_kernel import compile_kernels
         from tandem.compile.cuda.programs import encode_program, lower
         from tandem.kernels.cuda.build import compile_variants
 
         progress.stage("programs", 5)
         lowered = [lower(composer, shape) for shape in entries.shapes(composer.geometry)]
         wanted = sorted({variant for program in lowered for variant in program.variants()}, key=repr)
-        progress.stage(f"{len(wanted)} kernels", 15)
-        capability = CAPABILITIES[self.gpu.capability]
-        cubins = compile_variants(wanted, capability, lambda: progress.advance(15 / len(wanted)))
-        made = [(program, encode_program(program, cubins, writer.add_cubin)) for program in lowered]
+        runs = list(dict.fromkeys(kernel for program in lowered for kernel in program.glue.values()))
+        count = len(wanted) + len(runs)
+        progress.stage(f"{count} kernels", 15)
+
+        def advance() -> None:
+            progress.advance(15 / count)
+
+        cubins = compile_variants(wanted, CAPABILITIES[self.gpu.capability], advance)
+        glue = compile_kernels(runs, self.gpu.index, advance)
+        made = [(program, encode_program(program, cubins, writer.add_cubin, glue)) for program in lowered]
         check_programs(made, self.gpu.index)
         for low, program in made:
             name = files.program_file(low.shape.name)
