@@ -40,6 +40,7 @@ def test_strides_of_the_checkpoint_do_not_matter():
     weight = torch.randn(5, 7)
     assert (rows.pack(weight.T, "fp32") == weight.numpy().T).all()
     assert (rows.pack(weight.T, "bf16") == rows.pack(weight.T.contiguous(), "bf16")).all()
+    assert all(rows.pack(weight.T, form).flags.c_contiguous for form in SIZES)
 
 
 def test_a_vector_stays_fp32():
