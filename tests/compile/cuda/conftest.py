@@ -9,9 +9,11 @@ import pytest
 from tandem.artifacts.program import Program
 from tandem.compile.cuda import check, target
 from tandem.compile.cuda.programs import Lowered
+from tandem.compile.profile import find_profile
 from tandem.kernels.cuda import build
 from tandem.kernels.cuda.build import Cubin, Variant
 from tests.artifacts.cuda_sample import GPU
+from tests.compile.cuda import gated
 from tests.compile.cuda.lowered import fake
 
 See = Callable[..., None]
@@ -54,3 +56,14 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     monkeypatch.setattr(build, "compile_variants", compiler.compile)
     monkeypatch.setattr(check, "check_programs", compiler.check)
     return compiler
+
+
+@pytest.fixture(scope="session")
+def buckets(tmp_path_factory: pytest.TempPathFactory) -> gated.Buckets:
+    """A module with glue, lowered."""
+    found = {}
+    for profile in map(find_profile, ("bf16", "fp32")):
+        module = gated.Gated(profile)
+        weights = gated.write_weights(module, profile, tmp_path_factory.mktemp("gated") / "weights")
+        found |= {(profile.name, rows): gated.lower(module, profile, weights, rows) for rows in gated.BUCKETS}
+    return found

@@ -268,7 +268,10 @@ def test_choosing_keeps_whole_numbers_and_gaps_apart() -> None:
         (lambda i, w: torch.sigmoid(i.x) @ w.square, r"operator aten\.matmul.* \(node matmul\) is neither"),
         (lambda i, w: (i.x + i.z).sum(-1), r"operator aten\.sum.* \(node sum_1\) is neither"),
         (lambda i, w: i.x.chunk(2, 1)[0], r"no CUDA lowering for operator aten\.chunk.* \(node chunk\); add a rule"),
-        (lambda i, w: linear(w.wide.float(), w.wide, None), r"operator aten\.to.* \(node to\) is made of weights alone"),
+        (
+            lambda i, w: linear(w.wide.float(), w.wide, None),
+            r"operator aten\.to.* \(node to\) is made of weights alone",
+        ),
         (lambda i, w: linear(i.x, i.x, None), r"tandem\.linear.*x is no weight"),
         (lambda i, w: rms_norm(i.x, i.x[:, 0], EPS), r"aten\.select|is no weight"),
         (lambda i, w: rms_norm(w.long.view(2, 32), w.vector, EPS), r"holds no rows of the pass"),
