@@ -41,7 +41,7 @@ TIMES = [
     *((SMOL, 1024, rows) for rows in (1, 8, 32)),
 ]
 CHUNKS = [(DENSE, 0), (DENSE, 2048), (SMOL, 0)]
-FOLDS = {"attention_merge": ((2, 8), (2, 16), (4, 32), (8, 32)), "attention_tail": ((4, 8), (8, 4), (8, 8), (8, 16))}
+FOLDS = {"attention_merge": ((2, 8), (2, 16), (4, 32), (8, 32)), "attention_tail": ((4, 8), (8, 4), (8, 8), (8, 12))}
 """Warps, and groups loaded at once."""
 
 

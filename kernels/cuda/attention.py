@@ -19,18 +19,21 @@ import triton.language as tl
 
 from tandem.kernels.cuda.attention_tiles import (
     fold_groups,
+    fold_parts,
+    load_groups,
     load_part,
     load_rows,
     num_tiles,
     part_at,
     repeated,
     split_tile,
+    take_path,
     tile_of,
 )
 from tandem.kernels.cuda.groups import TILE, first_position, group_of, num_groups
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
-from tandem.kernels.cuda.softmax import begun, ended, fold, take_tile
+from tandem.kernels.cuda.softmax import empty, fold
 
 ANCESTORS = tl.constexpr(32)
 """Entries of a row's list of ancestors."""
@@ -95,7 +98,11 @@ def attention_merge(
     if row < rows:
         pair = tl.arange(0, 1)
         at = part_at(row, head // G, 0, ROWS, G, NUM_GROUPS) + head % G
-        _, all_l, all_acc = fold_groups(m, l, acc, at, pair, 1, group_of(last) + 1, ROWS * G, HEAD_DIM, BD, DEPTH)
+        behind = group_of(last) + 1
+        all_m, all_l, all_acc = empty(1, BD)
+        all_m, all_l, all_acc = fold_groups(
+            all_m, all_l, all_acc, m, l, acc, at, pair, 1, 0, behind, ROWS * G, HEAD_DIM, BD, DEPTH
+        )
         result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
         out = y + (row * HEADS + head + pair)[:, None] * HEAD_DIM + d[None, :]
         tl.store(out, result, mask=tl.broadcast_to((d < HEAD_DIM)[None, :], (1, BD)))
@@ -119,33 +126,33 @@ def attention_tail(
     num_rows, own, committed = tl.load(count), tl.load(position + row), tl.load(prefix + row)
     if row < num_rows:
         table, paths = block_table + tl.load(lane + row) * TABLE_STRIDE, ancestor + row * ANCESTORS - committed
-        pair, place, d = tl.arange(0, 16), tl.arange(0, TILE), tl.arange(0, BD)
+        pair, few, d = tl.arange(0, 16), tl.arange(0, BG), tl.arange(0, BD)
         inside, head = pair < G, kv_head * G + pair
         rows = load_rows(q, row * Q_STRIDE + head * HEAD_DIM, inside, HEAD_DIM, BD)
-        at = part_at(row, kv_head, 0, ROWS, G, NUM_GROUPS)
-        tail = committed // TILE * TILE
-        tail_group = group_of(tail)
-        few = tl.arange(0, BG)
-        all_m, all_l, all_acc = fold_groups(m, l, acc, at, few, G, tail_group, ROWS * G, HEAD_DIM, BD, DEPTH)
+        at, end, tail = part_at(row, kv_head, 0, ROWS, G, NUM_GROUPS), own + 1, committed // TILE * TILE
+        group = group_of(tail)
+        # The first groups are under way while the row's own path, behind them in order, is taken.
+        ahead = load_groups(m, l, acc, at, few, G, 0, group, ROWS * G, HEAD_DIM, BD, DEPTH)
+        there = pair < tl.where(first_position(group) < tail, G, 0)
+        part_m, part_l, part_acc = load_part(m, l, acc, at + group * (ROWS * G) + pair, there, HEAD_DIM, BD)
+        border = tl.minimum(first_position(group + 1), end)
+        part_m, part_l, part_acc = take_path(
+            rows, k_cache, v_cache, table, paths, kv_head, tail, border, committed, part_m, part_l, part_acc,
+            HEAD_DIM, BD, SCALE, PAGE,
+        )  # fmt: skip
+        all_m, all_l, all_acc = empty(BG, BD)
+        all_m, all_l, all_acc = fold_parts(ahead, all_m, all_l, all_acc, DEPTH)
+        all_m, all_l, all_acc = fold_groups(
+            all_m, all_l, all_acc, m, l, acc, at, few, G, DEPTH, group, ROWS * G, HEAD_DIM, BD, DEPTH
+        )
         all_m, all_l, all_acc = repeated(all_m, 16), repeated(all_l, 16), repeated(all_acc, 16)
-        for group in range(tail_group, group_of(own) + 1):
-            first = first_position(group)
-            there = pair < tl.where(first < tail, G, 0)
-            part_m, part_l, part_acc = load_part(m, l, acc, at + group * (ROWS * G) + pair, there, HEAD_DIM, BD)
-            part_m, sums, part_acc = begun(part_m, part_l, part_acc)
-            for start in range(tl.maximum(first, tail), tl.minimum(first_position(group + 1), own + 1), TILE):
-                seen = start + place
-                visible = seen <= own
-                slot = tl.where(
-                    seen < committed, seen, tl.load(paths + seen, mask=visible & (seen >= committed), other=0)
-                )
-                page = tl.load(table + slot // TILE, mask=visible, other=0).to(tl.int64) * PAGE
-                offset = page + (kv_head * TILE + slot % TILE) * HEAD_DIM
-                k = load_rows(k_cache, offset, visible, HEAD_DIM, BD)
-                v = load_rows(v_cache, offset, visible, HEAD_DIM, BD)
-                shown = tl.broadcast_to(visible[None, :], (16, TILE))
-                part_m, sums, part_acc = take_tile(rows, k, v, shown, part_m, sums, part_acc, SCALE)
-            part_m, part_l, part_acc = ended(part_m, sums, part_acc)
+        all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
+        if border < end:  # 32 ancestors reach into one more group at most
+            part_m, part_l, part_acc = empty(16, BD)
+            part_m, part_l, part_acc = take_path(
+                rows, k_cache, v_cache, table, paths, kv_head, border, end, committed, part_m, part_l, part_acc,
+                HEAD_DIM, BD, SCALE, PAGE,
+            )  # fmt: skip
             all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
         result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
         out = y + (row * HEADS + head)[:, None] * HEAD_DIM + d[None, :]
@@ -219,7 +226,7 @@ def attention_works(
     )  # fmt: skip
     if tree:
         tail = work(
-            (rows, kv_heads), num_warps=8, num_stages=2 if itemsize == 2 else 1, DEPTH=8 if groups <= 16 else 16,
+            (rows, kv_heads), num_warps=8, num_stages=2 if itemsize == 2 else 1, DEPTH=8,
             BG=1 << (heads // kv_heads - 1).bit_length(), **shapes, **where,
         )  # fmt: skip
         return [("attention_split", split), ("attention_tail", tail)]

@@ -156,21 +156,60 @@ def load_part(m, l, acc, at, inside, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def fold_groups(
-    m, l, acc, at, pair, pairs, behind, STEP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DEPTH: tl.constexpr
-):
-    """Groups 0..behind-1 of those of `pair` [BG] below `pairs`, in order; group 0 stands at `at`, the next STEP on.
+def load_groups(
+    m, l, acc, at, pair, pairs, first, behind,
+    STEP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """DEPTH partial results from group `first` on of those of `pair` [BG] below `pairs`, empty from `behind` on.
 
-    The loads of DEPTH groups are under way at once: only the fold has to wait for the one before.
+    Group 0 stands at `at`, the next STEP on. All loads are under way at once: only a fold waits for the one before.
     """
-    all_m, all_l, all_acc = empty(pair.shape[0], BD)
-    for first in range(0, behind, DEPTH):
-        parts = ()
-        for i in tl.static_range(DEPTH):
-            there = pair < tl.where(behind > first + i, pairs, 0)
-            part = load_part(m, l, acc, at + (first + i) * STEP + pair, there, D, BD)
-            parts = parts + (part,)  # noqa: RUF005 - Triton knows no star
-        for i in tl.static_range(DEPTH):
-            part_m, part_l, part_acc = parts[i]
-            all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
+    parts = ()
+    for i in tl.static_range(DEPTH):
+        there = pair < tl.where(behind > first + i, pairs, 0)
+        part = load_part(m, l, acc, at + (first + i) * STEP + pair, there, D, BD)
+        parts = parts + (part,)  # noqa: RUF005 - Triton knows no star
+    return parts
+
+
+@triton.jit
+def fold_parts(parts, all_m, all_l, all_acc, DEPTH: tl.constexpr):
+    """What `load_groups` gave, folded behind the groups so far."""
+    for i in tl.static_range(DEPTH):
+        part_m, part_l, part_acc = parts[i]
+        all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
     return all_m, all_l, all_acc
+
+
+@triton.jit
+def fold_groups(
+    all_m, all_l, all_acc, m, l, acc, at, pair, pairs, begin, behind,
+    STEP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Groups begin..behind-1 in order, folded behind the groups so far; arguments as of `load_groups`."""
+    for first in range(begin, behind, DEPTH):
+        parts = load_groups(m, l, acc, at, pair, pairs, first, behind, STEP, D, BD, DEPTH)
+        all_m, all_l, all_acc = fold_parts(parts, all_m, all_l, all_acc, DEPTH)
+    return all_m, all_l, all_acc
+
+
+@triton.jit
+def take_path(
+    q, k_cache, v_cache, table, paths, kv_head, start, end, committed, m, l, acc,
+    D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """Takes the positions start..end-1, all of one group, into (m, l, acc) of the pairs of one row.
+
+    Those from `committed` on lie in the slots that `paths` names.
+    """
+    m, sums, acc = begun(m, l, acc)
+    for first in range(start, end, TILE):
+        seen = first + tl.arange(0, TILE)
+        visible = seen < end
+        slot = tl.where(seen < committed, seen, tl.load(paths + seen, mask=visible & (seen >= committed), other=0))
+        page = tl.load(table + slot // TILE, mask=visible, other=0).to(tl.int64) * PAGE
+        offset = page + (kv_head * TILE + slot % TILE) * D
+        k, v = load_rows(k_cache, offset, visible, D, BD), load_rows(v_cache, offset, visible, D, BD)
+        shown = tl.broadcast_to(visible[None, :], (q.shape[0], TILE))
+        m, sums, acc = take_tile(q, k, v, shown, m, sums, acc, SCALE)
+    return ended(m, sums, acc)
