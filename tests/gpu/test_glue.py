@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tandem.artifacts.program import Program, decode, encode
 from tandem.compile.cuda.check import check_programs
@@ -20,23 +19,17 @@ from tandem.compile.cuda.target import CAPABILITIES
 from tandem.compile.profile import Profile, find_profile
 from tandem.gpu import gpus
 from tandem.kernels.cuda.build import compile_variants
-from tandem.keys import Kind
 from tandem.runtime.executor.cuda.executor import CudaExecutor
-from tandem.runtime.executor.cuda.image import Image
-from tandem.runtime.rows import Span, extend_rows
-from tests.compile.cuda import gated
+from tests.compile.cuda import executed, gated
 
-MOST_OUTPUTS = gated.IO.geometry.max_outputs
-TOKENS = [(7 * i * i + 3) % gated.VOCAB for i in range(max(gated.BUCKETS))]
-ERRORS = {"fp32": 1e-5, "bf16": 2e-2}
-"""Of logits against float64, as a share of their norm; in bf16 each of three products rounds its rows."""
+# What torch's compiler warns of its own insides is shown, and no fault of what it compiles.
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @dataclass(frozen=True)
 class Built:
     """The module's programs, one a bucket, and all that they were made of."""
 
-    module: gated.Gated
     weights: Path
     lowered: list[Lowered]
     programs: list[Program]
@@ -45,7 +38,7 @@ class Built:
     device: int
 
 
-@pytest.fixture(scope="module", params=ERRORS)
+@pytest.fixture(scope="module", params=list(executed.ERRORS))
 def profile(request: pytest.FixtureRequest) -> Profile:
     return find_profile(request.param)
 
@@ -66,42 +59,24 @@ def built(profile: Profile, tmp_path_factory: pytest.TempPathFactory) -> Built:
     variants = compile_variants(wanted, CAPABILITIES[gpu.capability])
     glue = compile_kernels((kernel for low in lowered for kernel in low.glue.values()), gpu.index)
     programs = [decode(encode(encode_program(low, variants, add, glue)), "gated") for low in lowered]
-    return Built(module, path, lowered, programs, glue, cubins, gpu.index)
+    return Built(path, lowered, programs, glue, cubins, gpu.index)
 
 
 @pytest.fixture(scope="module")
 def executor(built: Built) -> Iterator[CudaExecutor]:
     """Scratch is full of NaNs at first, beyond the live rows as well."""
-    entries = [(Kind.EXTEND, 0, rows, made) for rows, made in zip(gated.BUCKETS, built.programs, strict=True)]
-    image = Image(gated.IO.geometry, built.weights, entries, built.cubins, built.device)
+    image = executed.image(built.programs, built.weights, built.cubins, built.device)
     made = CudaExecutor(image, num_pages=1, poison=True)
     made.finish()
     yield made
     made.close()
 
 
-def logits(executor: CudaExecutor, tokens: list[int]) -> np.ndarray:
-    """[O, VOCAB] of the last rows of a pass, which also chooses what they choose."""
-    rows = extend_rows([Span(0, 0, tokens, output=True)], np.zeros((1, 1), np.int32))
-    rows.output_row = np.arange(max(0, len(tokens) - MOST_OUTPUTS), len(tokens), dtype=np.int32)
-    outcome = executor.run(Kind.EXTEND, rows)
-    found = np.stack([executor.logits(i).copy() for i in range(len(rows.output_row))])
-    top = np.sort(found, axis=1)
-    assert (np.asarray(outcome.argmax) == found.argmax(1)).all()
-    assert (np.asarray(outcome.gap) == top[:, -1] - top[:, -2]).all()
-    return found
-
-
-def test_rows_are_eagers_and_have_the_same_bits_in_every_bucket(
-    executor: CudaExecutor, built: Built, profile: Profile
-) -> None:
-    found = logits(executor, TOKENS)
-    rows = torch.arange(len(TOKENS) - MOST_OUTPUTS, len(TOKENS), dtype=torch.int32)
-    exact = gated.Gated(profile).double()(torch.tensor(TOKENS, dtype=torch.int32), rows)[0].detach().numpy()
-    assert exact.dtype == np.float64
-    assert np.linalg.norm(found - exact) < ERRORS[profile.name] * np.linalg.norm(exact)
-    for count in (1, 2, 7, 8, 9, 31, 32, 33, 63, 1):
-        again = logits(executor, TOKENS[-count:])
+def test_rows_are_eagers_and_have_the_same_bits_in_every_bucket(executor: CudaExecutor, profile: Profile) -> None:
+    found, exact = executed.logits(executor, executed.TOKENS), executed.eager(profile)
+    assert np.linalg.norm(found - exact) < executed.ERRORS[profile.name] * np.linalg.norm(exact)
+    for count in executed.FEWER:
+        again = executed.logits(executor, executed.TOKENS[-count:])
         assert (again == found[-len(again) :]).all(), f"{count} rows"
 
 
