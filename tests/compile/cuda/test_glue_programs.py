@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,20 @@ import torch
 
 from tandem.artifacts.program import CONSTANT, FULL, PROGRAMMATIC, Program, decode, encode
 from tandem.compile.assembly import Buffer
-from tandem.compile.cuda import glue_compile
+from tandem.compile.cuda import glue_compile, programs
 from tandem.compile.cuda.check import stretches
+from tandem.compile.cuda.entries import Shape, shapes
 from tandem.compile.cuda.glue import Run
 from tandem.compile.cuda.glue_compile import GlueLaunch
 from tandem.compile.cuda.glue_kernel import compile_kernels
 from tandem.compile.cuda.programs import Lowered, encode_program
+from tandem.compile.cuda.target import CudaTarget
+from tandem.compile.progress import Progress
 from tandem.errors import LoweringError
 from tandem.kernels import linear
-from tests.compile.cuda import lowered
+from tests.artifacts.cuda_sample import GPU
+from tests.compile.cuda import gated, lowered
+from tests.compile.cuda.conftest import Compiler
 from tests.compile.cuda.gated import BUCKETS, ORDER, Buckets, glue_operands, kind
 from tests.compile.cuda.lowered import Function, fake
 
@@ -53,7 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     @contextmanager
     def device(index: int) -> Any:
-        assert index == 3
+        assert index == GPU.index
         yield
 
     monkeypatch.setattr(glue_compile, "compile_run", compile_run)
@@ -70,7 +76,7 @@ def written(low: Lowered) -> tuple[Program, dict[str, bytes]]:
         cubins[name] = data
         return name
 
-    glue = compile_kernels(low.glue.values(), 3)
+    glue = compile_kernels(low.glue.values(), GPU.index)
     program = encode_program(low, {variant: fake(variant) for variant in low.variants()}, add, glue)
     return decode(encode(program), "x"), cubins
 
@@ -128,7 +134,7 @@ def test_edges_beside_glue_are_full_ones(calls: Calls, low: Lowered) -> None:
 def test_each_kernel_is_compiled_once_for_its_rows_and_types(calls: Calls, buckets: Buckets) -> None:
     heard: list[None] = []
     kernels = [kernel for low in buckets.values() for kernel in low.glue.values()]
-    done = compile_kernels(kernels, 3, lambda: heard.append(None))
+    done = compile_kernels(kernels, GPU.index, lambda: heard.append(None))
     # In fp32 the first and third run are those of bf16; the last one is for 32 outputs in two buckets.
     assert len(calls) == len(heard) == len(done) == 4 * 4 - 1 + 2 * 4 - 1
     assert [rows for _, rows, _ in calls[:8]] == [1, 1, 1, 1, 8, 8, 8, 8]
@@ -153,7 +159,7 @@ def test_equal_formulas_are_one_kernel_whatever_their_nodes_are_called(calls: Ca
 
 
 def test_a_compiled_kernel_is_known_by_parameters(calls: Calls, buckets: Buckets) -> None:
-    for kernel, launches in compile_kernels(buckets["bf16", 8].glue.values(), 3).items():
+    for kernel, launches in compile_kernels(buckets["bf16", 8].glue.values(), GPU.index).items():
         taken = [param.name for param in kernel.signature]
         assert all([a for a in launch.arguments if isinstance(a, str)] == taken for launch in launches)
 
@@ -179,3 +185,34 @@ def test_a_program_that_lost_glue_is_not_what_was_lowered(calls: Calls, low: Low
     kept = [i for i, symbol in enumerate(symbols(program)) if not symbol.startswith("triton")]
     with pytest.raises(LoweringError, match="the program has 1 stretches without glue, 5 were lowered"):
         list(stretches(low, replace(program, launches=program.launches[kept], edges=program.edges[:0])))
+
+
+class Written:
+    """What a build writes, by name."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.cubins: set[bytes] = set()
+
+    def add(self, name: str, data: bytes) -> None:
+        self.files[name] = data
+
+    def add_cubin(self, data: bytes) -> str:
+        self.cubins.add(data)
+        return sha256(data).hexdigest()
+
+
+def test_a_build_compiles_glue_beside_its_operators_and_writes_both(
+    calls: Calls, compiler: Compiler, buckets: Buckets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lower(composer: Any, shape: Shape) -> Lowered:
+        return replace(buckets["bf16", min(rows for rows in BUCKETS if rows >= min(shape.rows, 64))], shape=shape)
+
+    monkeypatch.setattr(programs, "lower", lower)
+    writer, progress, composer = Written(), Progress(quiet=True), SimpleNamespace(geometry=gated.IO.geometry)
+    records = list(CudaTarget(GPU)._programs(writer, composer, progress))  # type: ignore[arg-type]
+    assert len(writer.files) == len(list(shapes(gated.IO.geometry))) == len(compiler.checked)
+    assert {record.program for record in records} == writer.files.keys()
+    assert len(calls) == 4 * 4 - 1  # outputs of 32 rows and of 64 are as many
+    held = {kernel.binary for data in writer.files.values() for kernel in decode(data, "x").kernels}
+    assert held == {sha256(data).hexdigest() for data in writer.cubins}
