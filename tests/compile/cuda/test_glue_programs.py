@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tandem.artifacts.program import CONSTANT, FULL, PROGRAMMATIC, Program, decode, encode
 from tandem.compile.assembly import Buffer
 from tandem.compile.cuda import glue_compile, programs
 from tandem.compile.cuda.check import stretches
 from tandem.compile.cuda.entries import Shape, shapes
-from tandem.compile.cuda.glue import Run
+from tandem.compile.cuda.glue import Run, steps
 from tandem.compile.cuda.glue_compile import GlueLaunch
-from tandem.compile.cuda.glue_kernel import compile_kernels
+from tandem.compile.cuda.glue_kernel import GlueKernel, compile_kernels
 from tandem.compile.cuda.programs import Lowered, encode_program
 from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.progress import Progress
+from tandem.compile.trace import ROWS, export_part
 from tandem.errors import LoweringError
 from tandem.kernels import linear
 from tests.artifacts.cuda_sample import GPU
@@ -152,10 +154,23 @@ def test_equal_formulas_are_one_kernel_whatever_their_nodes_are_called(calls: Ca
         lambda i, w: linear(torch.sigmoid(i.x) * i.x, w.square, None),
         lambda i, w: linear(torch.sigmoid(i.x) * (1 + w.vector), w.square, None),
         lambda i, w: torch.sigmoid(i.x) * w.vector,  # of another type
+        *(lambda i, w, by=by: torch.sigmoid(i.x) * by for by in (2.0, 3.0)),
     ]
     names = {lowered.launches(other)[0].kernel for other in others}
     names |= {lowered.launches(twice, rows)[0].kernel for rows in (8, 16)}
-    assert len(names) == 5 and found[0].kernel in names
+    assert len(names) == 7 and found[0].kernel in names
+
+
+def test_what_operands_are_tells_kernels_apart() -> None:
+    def kernel(width: int, dtype: torch.dtype) -> GlueKernel:
+        with torch.device("meta"):
+            part = export_part(Sum(), *(torch.empty(ROWS, width, dtype=dtype) for _ in range(2)))
+        (run,) = (step for step in steps(part) if isinstance(step, Run))
+        return GlueKernel.of(run, 8, {node.name: dtype for node in (*run.inputs, *run.outputs)})
+
+    made = [kernel(32, torch.float32), kernel(16, torch.float32), kernel(32, torch.bfloat16)]
+    assert len(set(made)) == len({one.name for one in made}) == 3 and made[0] == kernel(32, torch.float32)
+    assert [(param.name, param.kind) for param in made[0].signature] == [("x0", "in"), ("x1", "in"), ("y0", "out")]
 
 
 def test_a_compiled_kernel_is_known_by_parameters(calls: Calls, buckets: Buckets) -> None:
@@ -185,6 +200,11 @@ def test_a_program_that_lost_glue_is_not_what_was_lowered(calls: Calls, low: Low
     kept = [i for i, symbol in enumerate(symbols(program)) if not symbol.startswith("triton")]
     with pytest.raises(LoweringError, match="the program has 1 stretches without glue, 5 were lowered"):
         list(stretches(low, replace(program, launches=program.launches[kept], edges=program.edges[:0])))
+
+
+class Sum(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
 
 
 class Written:
