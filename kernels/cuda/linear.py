@@ -49,6 +49,22 @@ def add_products(x, weight, acc, WEIGHT_LEFT: tl.constexpr):
 
 
 @triton.jit
+def chain_start(bias, at, inside, BM: tl.constexpr, BN: tl.constexpr, WEIGHT_LEFT: tl.constexpr):
+    """What every element's chain of products begins with, [BN, BM] or [BM, BN]: its bias, at `at` [BN], or zero.
+
+    A bias that comes behind the chain is a beginning to the compiler in those tiles that take all of K at once, and in
+    others it is not.
+    """
+    if bias is None:
+        first = tl.full((BN, BM) if WEIGHT_LEFT else (BM, BN), 0.0, tl.float32)
+    elif WEIGHT_LEFT:
+        first = tl.broadcast_to(tl.load(bias + at, mask=inside, other=0.0)[:, None], (BN, BM))
+    else:
+        first = tl.broadcast_to(tl.load(bias + at, mask=inside, other=0.0)[None, :], (BM, BN))
+    return first
+
+
+@triton.jit
 def _product(
     x,
     weight,
@@ -75,7 +91,7 @@ def _product(
     x_line = m * X_STRIDE
     start = weight + n0.to(tl.int64) * K
     value_start = start + tl.full((), N, tl.int64) * K
-    acc = tl.full((BN, BM) if WEIGHT_LEFT else (BM, BN), 0.0, tl.float32)
+    acc = chain_start(bias, n0 + n, inside, BM, BN, WEIGHT_LEFT)
     value = acc
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
@@ -91,8 +107,6 @@ def _product(
         acc = acc / (1.0 + tl.exp(-acc)) * value
     if WEIGHT_LEFT:
         acc = tl.trans(acc)
-    if bias is not None:
-        acc += tl.load(bias + n0 + n, mask=inside, other=0.0)[None, :]
     place = y + m[:, None].to(tl.int64) * Y_STRIDE + (n0 + n)[None, :]
     tl.store(place, acc.to(y.dtype.element_ty), mask=row_inside[:, None] & inside[None, :])
 

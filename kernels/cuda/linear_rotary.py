@@ -14,7 +14,7 @@ import triton.language as tl
 from tandem.kernels.cuda.groups import TILE
 from tandem.kernels.cuda.kv import place_of
 from tandem.kernels.cuda.launch import Work, kernel, work
-from tandem.kernels.cuda.linear import add_products, load_tile, prefetch_lines
+from tandem.kernels.cuda.linear import add_products, chain_start, load_tile, prefetch_lines
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, FewTiles, Matrix, few_tiles
 from tandem.kernels.cuda.order import begin_alone
 from tandem.kernels.cuda.rotary import turn
@@ -64,9 +64,7 @@ def linear_rotary(
     sine = tl.load(sin + angle, mask=pair_inside, other=0.0)
     own, to = tl.where(row_inside, own, 0), tl.where(row_inside, to, 0)
     cached = place_of(block_table, own, to, TABLE_STRIDE, PAGE, HEAD_DIM)
-    if bias is not None:
-        added = tl.load(bias + head * HEAD_DIM + column, mask=inside, other=0.0)
-    acc = tl.full((BN, BM) if WEIGHT_LEFT else (BM, BN), 0.0, tl.float32)
+    acc = chain_start(bias, head * HEAD_DIM + column, inside, BM, BN, WEIGHT_LEFT)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
         tile = load_tile(start, column * K, k, inside, K, BK, WHOLE)
@@ -74,8 +72,6 @@ def linear_rotary(
         acc = add_products(x_tile, tile, acc, WEIGHT_LEFT)
     if WEIGHT_LEFT:
         acc = tl.trans(acc)
-    if bias is not None:
-        acc += added[None, :]
     first, second = tl.split(tl.reshape(acc, (BM, PAIRS, 2)))
     to_cache = (cached + (head - HEADS) * TILE * HEAD_DIM)[:, None] + p[None, :]
     if head < HEADS:

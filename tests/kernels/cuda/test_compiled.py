@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
@@ -63,6 +65,14 @@ def test_a_linear_that_turns_prefetches_weights_then_waits_then_reads(rows: int)
     looked_up, products = after.split("cp.async.cg.shared.global", 1)
     assert "ld.global" in looked_up and "ld.global" not in products  # none of their latency behind the products
     assert "fma.rn.f32" not in after  # each product of a rotation is rounded before it is added
+
+
+@pytest.mark.parametrize("rows", [1, 32, 64])
+@pytest.mark.parametrize("k", [40, 200])
+def test_a_chain_begins_at_its_bias_however_often_a_tile_is_taken(k: int, rows: int) -> None:
+    name, work = linear.linear_work(96, k, rows, False, 4, k + 3, 96)
+    ptx = _ptx(getattr(linear, name), work, x="fp32", weight="fp32", bias="fp32", count="i32", y="fp32")
+    assert "fma.rn.f32" in ptx and not re.search(r"\badd(\.rn)?\.f32", ptx)
 
 
 def test_an_fp32_linear_multiplies_and_adds_in_one_rounding() -> None:

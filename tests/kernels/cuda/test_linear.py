@@ -29,9 +29,10 @@ def _random(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def _chain(x: Tensor, weight: Tensor) -> Tensor:
-    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one."""
+def _chain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one, to the bias where there is one."""
     total = torch.zeros(x.shape[0], weight.shape[0])
+    total += 0.0 if bias is None else bias
     for k in range(x.shape[1]):
         total += x[:, k, None].float() * weight[None, :, k].float()
     return total
@@ -83,7 +84,7 @@ def _call(
 def test_each_element_is_one_chain_over_k(n: int, k: int, rows: int, count: int, dtype: torch.dtype) -> None:
     x, weight, bias = _random(count, k, dtype=dtype), _random(n, k, dtype=dtype), _random(n)
     y = _call(x, weight, bias, rows)
-    assert torch.equal(y, _chain(x, weight) + bias)
+    assert torch.equal(y, _chain(x, weight, bias))
     assert torch.equal(_call(x, weight, None, rows), _chain(x, weight))
     # Rounding errors of a chain of k sums of order 1, in fp32.
     wanted = x.double() @ weight.double().T + bias.double()
