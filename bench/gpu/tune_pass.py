@@ -192,12 +192,12 @@ def candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
         stages = min(-(-matrix.k // bk) + 1, most, (220 << 10) // stage)
         for ahead in (min(row_bytes, 4096),) if small else (0, 1024, 2048, 4096, 8192):
             if stages > 1:
-                yield FewTiles(bm, bn, bk, warps, stages, left, ahead)
+                yield from (FewTiles(bm, bn, bk, warps, stages, left, ahead, early) for early in (False, True))
 
 
 def shown(tiles: FewTiles) -> str:
     left = "left" if tiles.weight_left else "right"
-    return f"{tiles.bm}x{tiles.bn}x{tiles.bk} w{tiles.num_warps} s{tiles.num_stages} {left} p{tiles.prefetch}"
+    return f"{tiles.bm}x{tiles.bn}x{tiles.bk} w{tiles.num_warps} s{tiles.num_stages} {left} p{tiles.prefetch}{' early' * tiles.early}"
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, Matrix, chunk_tiles, few_tiles
-from tandem.kernels.cuda.order import begin_alone
+from tandem.kernels.cuda.order import begin, begin_alone
 
 
 @triton.jit
@@ -129,13 +129,15 @@ def linear(
     BK: tl.constexpr,
     WEIGHT_LEFT: tl.constexpr,
     PREFETCH: tl.constexpr,
+    EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """x [rows <= BM, K], weight [N, K], bias fp32 [N] or None, count int32 [1] -> y [rows, N] in y's own type.
 
     x and weight are both bf16 or both fp32; rows of x and y begin every X_STRIDE and Y_STRIDE elements. GATED: weight
     is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row, a power of two of
-    lines, are asked into L2 while the kernel before still runs. Grid (N / BN,).
+    lines, are asked into L2 while the kernel before still runs. EARLY: the next kernel's blocks may start with these.
+    Grid (N / BN,).
     """
     n0 = tl.program_id(0) * BN
     if PDL and PREFETCH > 0:
@@ -145,7 +147,10 @@ def linear(
         prefetch_lines(weight + row * K, LINES, STEP)
         if GATED:
             prefetch_lines(weight + (row + N) * K, LINES, STEP)
-    begin_alone(PDL)
+    if EARLY:
+        begin(PDL)
+    else:
+        begin_alone(PDL)
     _product(
         x,
         weight,

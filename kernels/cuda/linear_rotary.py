@@ -16,7 +16,7 @@ from tandem.kernels.cuda.kv import place_of
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.linear import add_products, chain_start, load_tile, prefetch_lines
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, FewTiles, Matrix, few_tiles
-from tandem.kernels.cuda.order import begin_alone
+from tandem.kernels.cuda.order import begin, begin_alone
 from tandem.kernels.cuda.rotary import turn
 
 
@@ -34,7 +34,7 @@ def linear_rotary(
     x, weight, bias, cos, sin, position, lane, slot, block_table, count, k_cache, v_cache, y,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr, X_STRIDE: tl.constexpr,
     Y_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, WEIGHT_LEFT: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr,
+    BK: tl.constexpr, WEIGHT_LEFT: tl.constexpr, PREFETCH: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """x [rows <= BM, K], weight [(HEADS + 2 KV_HEADS) * 2 HALF, K], bias fp32 or None; cos and sin [positions, HALF]
     fp32; position, lane, slot [BM], block_table [lanes, TABLE_STRIDE] and count [1] int32 -> y [rows, HEADS * 2 HALF]
@@ -54,7 +54,10 @@ def linear_rotary(
     start = weight + head.to(tl.int64) * HEAD_DIM * K
     if PDL and PREFETCH > 0:
         prefetch_lines(start + column * K, PREFETCH // 128, 128 * 8 // weight.dtype.element_ty.primitive_bitwidth)
-    begin_alone(PDL)
+    if EARLY:
+        begin(PDL)
+    else:
+        begin_alone(PDL)
     # All at once, not after `count`: a row's angles and its place in the cache are one look-up further, used last.
     at, own, to = tl.load(position + m), tl.load(lane + m), tl.load(slot + m)
     row_inside = m < tl.load(count)

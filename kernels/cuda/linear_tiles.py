@@ -39,7 +39,10 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class FewTiles:
-    """Tiles of `linear`: bm at least the row bucket, prefetch bytes of each weight row before the kernel's turn."""
+    """Tiles of `linear`: bm at least the row bucket, prefetch bytes of each weight row before the kernel's turn.
+
+    `early` lets the next kernel's blocks start with this one's, else behind their start.
+    """
 
     bm: int
     bn: int
@@ -48,6 +51,7 @@ class FewTiles:
     num_stages: int
     weight_left: bool
     prefetch: int
+    early: bool = False
 
     def work(self, matrix: Matrix) -> Work:
         """Work of `linear`: a program per bn columns."""
@@ -61,6 +65,7 @@ class FewTiles:
             BK=self.bk,
             WEIGHT_LEFT=self.weight_left,
             PREFETCH=LINE << lines.bit_length() - 1 if lines else 0,
+            EARLY=self.early,
             **matrix.constants,
         )
 
@@ -103,25 +108,22 @@ def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
     if matrix.n * matrix.k < 1 << 21:
         return _small_few_tiles(matrix, bm)
     if matrix.n * matrix.k < 1 << 25:  # a small model's head
-        return FewTiles(bm, 64 if wide else 128, 64, 4 if wide else 8, num_stages=6, weight_left=True, prefetch=256)
+        return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
     if matrix.gated:
         if wide:
-            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
-        return FewTiles(bm, 32, 256, num_warps=4, num_stages=6, weight_left=False, prefetch=1024)
+            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
+        return FewTiles(bm, 32, 256, num_warps=4, num_stages=5, weight_left=False, prefetch=1024, early=True)
     if matrix.n >= 1 << 15:
-        return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256)
-    return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024)
+        return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256, early=True)
+    return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
 
 
 def _small_few_tiles(matrix: Matrix, bm: int) -> FewTiles:
     """For matrices of a few megabytes: what counts is how soon the last program is done."""
-    if matrix.gated:
-        return FewTiles(bm, 64, 64, num_warps=4, num_stages=6, weight_left=True, prefetch=256)
-    if matrix.n >= 900:
-        return FewTiles(bm, 16, 128, num_warps=2, num_stages=6, weight_left=True, prefetch=1024)
-    if matrix.k < 1024:
-        return FewTiles(bm, 32, 256, num_warps=4, num_stages=4, weight_left=False, prefetch=1024)
-    return FewTiles(bm, 16, 128, num_warps=4, num_stages=9, weight_left=True, prefetch=1024)
+    if matrix.gated or matrix.k > 1024:
+        stages = 6 if matrix.gated else 9
+        return FewTiles(bm, 16, 128, num_warps=2, num_stages=stages, weight_left=False, prefetch=4096)
+    return FewTiles(bm, 16, 64, num_warps=2, num_stages=9, weight_left=True, prefetch=4096)
 
 
 def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
