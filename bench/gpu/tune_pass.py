@@ -196,8 +196,9 @@ def candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
 
 
 def shown(tiles: FewTiles) -> str:
-    left = "left" if tiles.weight_left else "right"
-    return f"{tiles.bm}x{tiles.bn}x{tiles.bk} w{tiles.num_warps} s{tiles.num_stages} {left} p{tiles.prefetch}{' early' * tiles.early}"
+    left, early = "left" if tiles.weight_left else "right", " early" if tiles.early else ""
+    shape = f"{tiles.bm}x{tiles.bn}x{tiles.bk} w{tiles.num_warps} s{tiles.num_stages}"
+    return f"{shape} {left} p{tiles.prefetch}{early}"
 
 
 def main() -> None:
