@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import triton
-from tandem.kernels.cuda.table import KERNELS
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tandem.errors import CompileError
 from tandem.kernels.cuda.launch import Work
+from tandem.kernels.cuda.table import KERNELS
 
 WARP = 32
 TYPES = {"fp32": "*fp32", "bf16": "*bf16", "int32": "*i32"}

@@ -40,7 +40,11 @@ def load_tile(start, line, k, inside, K: tl.constexpr, BK: tl.constexpr, INSIDE:
 
 @triton.jit
 def add_products(x, weight, acc, WEIGHT_LEFT: tl.constexpr):
-    """acc plus the products of x [BM, BK] and weight [BN, BK], as [BN, BM] or [BM, BN]."""
+    """acc plus the products of x [BM, BK] and weight [BN, BK], as [BN, BM] or [BM, BN].
+
+    Rows in fp32, which others read too, are rounded here as their maker would have done.
+    """
+    x = x.to(weight.dtype)
     if WEIGHT_LEFT:
         acc = tl.dot(weight, tl.trans(x), acc, input_precision="ieee")
     else:
@@ -134,10 +138,10 @@ def linear(
 ):
     """x [rows <= BM, K], weight [N, K], bias fp32 [N] or None, count int32 [1] -> y [rows, N] in y's own type.
 
-    x and weight are both bf16 or both fp32; rows of x and y begin every X_STRIDE and Y_STRIDE elements. GATED: weight
-    is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row, a power of two of
-    lines, are asked into L2 while the kernel before still runs. EARLY: the next kernel's blocks may start with these.
-    Grid (N / BN,).
+    weight is bf16 or fp32, x of its type or fp32; rows of x and y begin every X_STRIDE and Y_STRIDE elements. GATED:
+    weight is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row, a power of
+    two of lines, are asked into L2 while the kernel before still runs. EARLY: the next kernel's blocks may start with
+    these. Grid (N / BN,).
     """
     n0 = tl.program_id(0) * BN
     if PDL and PREFETCH > 0:

@@ -76,6 +76,12 @@ def _call(
     return y[:count, :n]
 
 
+@pytest.mark.parametrize(("rows", "gated"), [(1, False), (32, True), (64, False), (64, True)])
+def test_rows_in_fp32_are_rounded_on_their_way_to_bf16_weights(rows: int, gated: bool) -> None:
+    x, weight = _random(1, 70, dtype=BF16), _random(2 * 24, 70, dtype=BF16)
+    assert torch.equal(_call(x.float(), weight, None, rows, gated=gated), _call(x, weight, None, rows, gated=gated))
+
+
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize(
     ("n", "k", "rows", "count"),
