@@ -17,7 +17,7 @@ from tandem.libcuda import INVALID_VALUE, NOT_READY, failure, functions
 
 NON_BLOCKING, DISABLE_TIMING = 1, 2
 COMPUTE_CAPABILITY = (75, 76)
-MAX_DYNAMIC_SHARED = 8
+MAX_DYNAMIC_SHARED, SHARED_CARVEOUT = 8, 9
 NAME_BYTES = 256
 
 
@@ -175,6 +175,13 @@ class Driver:
     def set_dynamic_shared(self, function: int, nbytes: int) -> None:
         """The most dynamic shared memory a launch of `function` may ask for; 48 KiB until it is set."""
         self._call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, nbytes)
+
+    def prefer_shared(self, function: int) -> None:
+        """Asks for as much shared memory, and as little first-level cache, as a multiprocessor can be set to.
+
+        Kernels that ask alike need no change of that between them, for which a multiprocessor must be empty.
+        """
+        self._call("cuFuncSetAttribute", function, SHARED_CARVEOUT, 100)
 
     def graph(self) -> int:
         return self._made("cuGraphCreate", 0)

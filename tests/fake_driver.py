@@ -38,7 +38,9 @@ class FakeCuda(Calls):
         super().__init__(fail_at=fail_at, code=code, missing=missing)
         self.total, self.capability, self.devices, self.run = total, capability, devices, run
         self.functions: dict[int, Function] = {}
+        self.carveouts: dict[str, int] = {}
         self.shared: dict[str, int] = {}
+        self.carveouts: dict[str, int] = {}
         self.uploaded: set[int] = set()
 
     def _cuInit(self, flags: int) -> int | None:
@@ -185,6 +187,9 @@ class FakeCuda(Calls):
         _ = self.functions[function]
 
     def _cuFuncSetAttribute(self, function: int, which: int, value: int) -> int | None:
+        if which == 9 and 0 <= value <= 100:  # how much of it shall be shared memory, in percent
+            self.carveouts[self.functions[function].symbol] = value
+            return None
         if which != 8 or value > 227 << 10:
             return INVALID_VALUE
         self.shared[self.functions[function].symbol] = value

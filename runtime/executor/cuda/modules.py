@@ -96,6 +96,7 @@ class Modules:
         self._sizes[key] = self._driver.param_sizes(function)
         if self._shared[key] > FREE_SHARED:
             self._driver.set_dynamic_shared(function, self._shared[key])
+        self._driver.prefer_shared(function)  # all of them: the blocks of one kernel start beside those of another
         return function
 
     def _module(self, binary: str) -> int:

@@ -53,6 +53,7 @@ def test_structs_lie_as_cuda_h_says(tmp_path: Path) -> None:
     checks += [f"sizeof(CUgraphNodeParams) == {graphs.NODE.itemsize}", "sizeof(CUgraphEdgeData) == 8"]
     checks += [f"CU_GRAPH_NODE_TYPE_KERNEL == {graphs.KERNEL_NODE}", "CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC == 1"]
     checks += ["CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC == 1", "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8"]
+    checks += ["CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT == 9", "CU_SHAREDMEM_CARVEOUT_MAX_SHARED == 100"]
     source = tmp_path / "layout.cpp"
     source.write_text("#include <cstddef>\n#include <cuda.h>\n" + "".join(f"static_assert({c});\n" for c in checks))
     subprocess.run(["g++", "-std=c++17", f"-I{folder}", "-fsyntax-only", str(source)], check=True)

@@ -53,6 +53,11 @@ def test_each_cubin_is_loaded_once(modules: Open, cuda: FakeCuda) -> None:
     assert (held.loads, cuda.counts["cuModuleLoadData"], cuda.counts["cuModuleGetFunction"]) == (2, 2, 3)
 
 
+def test_every_kernel_asks_for_the_same_shared_memory(modules: Open, cuda: FakeCuda) -> None:
+    modules(*KERNELS).functions(program(0))
+    assert cuda.carveouts == {"first": 100, "second": 100, "third": 100}
+
+
 def test_shared_memory_is_the_most_of_all_programs(modules: Open, cuda: FakeCuda) -> None:
     first = KERNELS[0]
     held = modules(first, replace(first, shared=60_000), replace(first, shared=50_000), KERNELS[2])
