@@ -69,7 +69,7 @@ figures() { # NAME FIGURES BUNDLE-FLAGS...
 tests() { # first what the others stand on; warnings are shown, not raised: the libraries here are the machine's own
   run driver "$PYTHON" -m bench.gpu.driver_smoke
   run capture "$PYTHON" -m bench.gpu.capture_smoke
-  run tests "$PYTHON" -m pytest ${TESTS:-tests/gpu} -q -m gpu -W default -p no:cacheprovider --timeout 300 "${beside[@]}"
+  run tests "$PYTHON" -m pytest ${TESTS:-tests/gpu} -q -m gpu -W default -p no:cacheprovider --timeout 300
 }
 
 bundles() { # those that later steps compile where they are missing
