@@ -28,7 +28,8 @@ def build(checkpoint: Path, profile: str) -> bool:
     if bundle.is_dir() and stamp.is_file() and stamp.read_text() == sources and sound(bundle):
         return False
     FOLDER.mkdir(exist_ok=True)
-    command("tandem-compile", checkpoint, "--profile", profile, "-o", bundle, "--replace", quiet=False)
+    flags = ("--profile", profile, "--device", "cpu", "-o", bundle, "--replace")
+    command("tandem-compile", checkpoint, *flags, quiet=False)
     stamp.write_text(sources)
     return True
 

@@ -34,7 +34,7 @@ def state_home() -> Path:
 
 @functools.cache
 def compiled(
-    family: str, profile: str, *, device: str = "auto", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
+    family: str, profile: str, *, device: str = "cpu", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
 ) -> Path:
     """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
     folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_folder()))
