@@ -97,7 +97,11 @@ def compile_to_cache(variant: Variant) -> str:
 
 
 def matrix_of(shape: str, itemsize: int = 2) -> Matrix:
-    n, k, gated = SHAPES[shape]
+    """A matrix of SHAPES, or one such as `25600x1232`: what `o` would be with K split in five."""
+    if shape in SHAPES:
+        n, k, gated = SHAPES[shape]
+    else:
+        (n, k), gated = map(int, shape.split("x")), False
     return Matrix(n, k, gated, itemsize, k, n)
 
 

@@ -156,7 +156,7 @@ def compile_all(executor: ProcessPoolExecutor, wanted: Iterable[Variant]) -> Non
 
 def report(shape: str, bench: Bench, found: Found, top: int) -> None:
     """The fastest tiles per row count, beside cuBLAS and what is shipped today."""
-    print(f"{shape} {SHAPES[shape]}: {bench.errors()}")
+    print(f"{shape} {SHAPES.get(shape, '')}: {bench.errors()}")
     for rows, times in found.items():
         peer, now = bench.us(bench.peer(rows)), bench.us(bench.play(shipped(bench.matrix, rows), rows))
         for tiles, us in sorted(times.items(), key=lambda item: item[1])[:top]:
