@@ -10,6 +10,7 @@ import pytest
 
 from tandem.errors import CompileError
 from tandem.kernels import build
+from tandem.kernels.signature import Param
 from tests.kernels.harness import LEVELS, library
 
 TINY = """#include "tandem.h"
@@ -39,7 +40,7 @@ def script(path: Path, text: str) -> str:
 def test_signatures_are_read_from_the_library(sources: Path, tmp_path: Path) -> None:
     found = build.read_signatures(build.build_library(LEVELS[0], tmp_path / "a.so"))
     kinds = [("count", "in"), ("y", "out"), ("n", "int"), ("x", "real"), ("both", "both")]
-    assert found == {name: tuple(build.Param(*kind) for kind in kinds) for name in ("tiny_a", "tiny_b")}
+    assert found == {name: tuple(Param(*kind) for kind in kinds) for name in ("tiny_a", "tiny_b")}
 
 
 def test_every_kernel_of_the_real_library_has_a_signature() -> None:
@@ -48,7 +49,7 @@ def test_every_kernel_of_the_real_library_has_a_signature() -> None:
     symbols = {line.split()[2] for line in names.splitlines()}
     assert found.keys() == {s.removeprefix("tdm_sig_") for s in symbols if s.startswith("tdm_sig_")}
     assert {f"tdm_{name}" for name in found} <= symbols
-    assert all(signature[0] == build.Param("count", "in") for signature in found.values())
+    assert all(signature[0] == Param("count", "in") for signature in found.values())
 
 
 def test_the_library_is_a_function_of_its_sources(

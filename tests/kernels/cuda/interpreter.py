@@ -53,15 +53,23 @@ def _library() -> dict[str, InterpretedFunction]:
 
 @contextmanager
 def _library_interpreted() -> Iterator[None]:
-    modules = (tl, tl.standard)
-    usual = [(module, name, vars(module)[name]) for module in modules for name in _library() if name in vars(module)]
-    for module, name, _ in usual:
-        setattr(module, name, _library()[name])
+    """Triton's own functions are interpreted meanwhile, and its language is as it was again afterwards.
+
+    The interpreter puts names of its own into the language, and leaves those that a function called by a function put
+    there: what is compiled later would find them.
+    """
+    places = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
+    usual = [(place, dict(vars(place))) for place in places]
+    for module in (tl, tl.standard):
+        for name in _library().keys() & vars(module).keys():
+            setattr(module, name, _library()[name])
     try:
         yield
     finally:
-        for module, name, function in usual:
-            setattr(module, name, function)
+        for place, names in usual:
+            for name, value in names.items():
+                if vars(place)[name] is not value:
+                    setattr(place, name, value)
 
 
 def run(kernel: Any, work: Work, **pointers: Tensor | None) -> None:
