@@ -36,6 +36,7 @@ from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
+from tandem.driver import Driver
 from tandem.errors import CompileError, DeviceError
 from tandem.kernels.cuda import linear, linear_rotary, linear_tiles
 from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
@@ -212,7 +213,10 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--limit", type=int, default=60, help="candidates of a linear")
     parser.add_argument("--once", action="store_true", help="the pass as it is, no search")
+    parser.add_argument("--own-carveout", action="store_true", help="each kernel asks for shared memory by itself")
     args = parser.parse_args()
+    if args.own_carveout:
+        Driver.prefer_shared = lambda *_: None  # type: ignore[method-assign]
     with ExitStack() as stack:
         rig = Rig(stack, args)
         late = rig.us({}, early=False)
