@@ -1,7 +1,8 @@
 """Linear: x W^T + b, and its form that ends in silu(gate) * value: what `tandem.kernels.linear` and `swiglu` define.
 
-Each element of y is one chain of tensor-core products over k from 0 to K, in that order, in fp32: tiles, orientation
-and row counts move no bit. `linear` is for a few rows, bound by reading the weights once; `linear_chunk` for prefill.
+Each element of y is one chain of tensor-core products over k from 0 to K, in that order, in fp32; or, where K is split,
+the sum in order of its parts' chains. Tiles, orientation and row counts move no bit. `linear` is for a few rows, bound
+by reading the weights once, and leaves parts to whoever reads y; `linear_chunk`, for prefill, adds them up itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import triton.language as tl
 from tandem.kernels.cuda.launch import Work, kernel
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, Matrix, chunk_tiles, few_tiles
 from tandem.kernels.cuda.order import begin, begin_alone
+from tandem.kernels.cuda.parts import BORDER, first_input
 
 
 @triton.jit
@@ -69,25 +71,29 @@ def chain_start(bias, at, inside, BM: tl.constexpr, BN: tl.constexpr, WEIGHT_LEF
 
 
 @triton.jit
-def _product(
+def _chains(
     x,
     weight,
     bias,
-    y,
     m,
     n0,
     rows,
+    part,
     N: tl.constexpr,
     K: tl.constexpr,
+    SPLIT: tl.constexpr,
     X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr,
     GATED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     WEIGHT_LEFT: tl.constexpr,
 ):
-    """The tile of y at rows m [BM] below `rows` and columns from n0 on."""
+    """The chains over the inputs of `part`, at rows m [BM] below `rows` and columns from n0 on: [BM, BN].
+
+    The first part's begin with the bias, the others' with zero.
+    """
+    tl.static_assert(SPLIT == 1 or (BORDER % BK == 0 and not GATED))
     WHOLE: tl.constexpr = N % BN == 0
     n = tl.arange(0, BN)
     inside = n0 + n < N
@@ -95,9 +101,10 @@ def _product(
     x_line = m * X_STRIDE
     start = weight + n0.to(tl.int64) * K
     value_start = start + tl.full((), N, tl.int64) * K
-    acc = chain_start(bias, n0 + n, inside, BM, BN, WEIGHT_LEFT)
+    of_first = inside & (n0 + n >= part * N)  # none of a later part
+    acc = chain_start(bias, n0 + n, of_first, BM, BN, WEIGHT_LEFT)
     value = acc
-    for k0 in range(0, K, BK):
+    for k0 in range(first_input(part, K, SPLIT), tl.minimum(first_input(part + 1, K, SPLIT), K), BK):
         k = k0 + tl.arange(0, BK)
         # Weights first: nothing of theirs waits for `rows` to arrive.
         tile = load_tile(start, n * K, k, inside, K, BK, WHOLE)
@@ -111,8 +118,15 @@ def _product(
         acc = acc / (1.0 + tl.exp(-acc)) * value
     if WEIGHT_LEFT:
         acc = tl.trans(acc)
-    place = y + m[:, None].to(tl.int64) * Y_STRIDE + (n0 + n)[None, :]
-    tl.store(place, acc.to(y.dtype.element_ty), mask=row_inside[:, None] & inside[None, :])
+    return acc
+
+
+@triton.jit
+def _store(tile, y, m, n0, rows, N: tl.constexpr, Y_STRIDE: tl.constexpr, BN: tl.constexpr):
+    """tile [BM, BN] to rows m below `rows` of y, columns from n0 on, in y's own type."""
+    n = n0 + tl.arange(0, BN)
+    place = y + m[:, None].to(tl.int64) * Y_STRIDE + n[None, :]
+    tl.store(place, tile.to(y.dtype.element_ty), mask=(m < rows)[:, None] & (n < N)[None, :])
 
 
 @kernel("<x <weight <bias <count >y")
@@ -125,6 +139,7 @@ def linear(
     y,
     N: tl.constexpr,
     K: tl.constexpr,
+    SPLIT: tl.constexpr,
     X_STRIDE: tl.constexpr,
     Y_STRIDE: tl.constexpr,
     GATED: tl.constexpr,
@@ -139,40 +154,26 @@ def linear(
     """x [rows <= BM, K], weight [N, K], bias fp32 [N] or None, count int32 [1] -> y [rows, N] in y's own type.
 
     weight is bf16 or fp32, x of its type or fp32; rows of x and y begin every X_STRIDE and Y_STRIDE elements. GATED:
-    weight is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row, a power of
-    two of lines, are asked into L2 while the kernel before still runs. EARLY: the next kernel's blocks may start with
-    these. Grid (N / BN,).
+    weight is [2 N, K] and y = silu(x weight[:N]^T) * (x weight[N:]^T). PREFETCH bytes of each weight row's part, a
+    power of two of lines, are asked into L2 while the kernel before still runs. EARLY: the next kernel's blocks may
+    start with these. With K in SPLIT parts y is [rows, SPLIT, N], to be summed in order. Grid (N / BN, SPLIT).
     """
     n0 = tl.program_id(0) * BN
+    part = 0 if SPLIT == 1 else tl.program_id(1)
     if PDL and PREFETCH > 0:
         LINES: tl.constexpr = PREFETCH // 128
         STEP: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
         row = tl.minimum(n0 + tl.arange(0, BN), N - 1).to(tl.int64)
-        prefetch_lines(weight + row * K, LINES, STEP)
+        prefetch_lines(weight + row * K + first_input(part, K, SPLIT), LINES, STEP)
         if GATED:
             prefetch_lines(weight + (row + N) * K, LINES, STEP)
     if EARLY:
         begin(PDL)
     else:
         begin_alone(PDL)
-    _product(
-        x,
-        weight,
-        bias,
-        y,
-        tl.arange(0, BM),
-        n0,
-        tl.load(count),
-        N,
-        K,
-        X_STRIDE,
-        Y_STRIDE,
-        GATED,
-        BM,
-        BN,
-        BK,
-        WEIGHT_LEFT,
-    )
+    m, rows = tl.arange(0, BM), tl.load(count)
+    tile = _chains(x, weight, bias, m, n0, rows, part, N, K, SPLIT, X_STRIDE, GATED, BM, BN, BK, WEIGHT_LEFT)
+    _store(tile, y + part * N, m, n0, rows, N, Y_STRIDE, BN)
 
 
 @kernel("<x <weight <bias <count >y")
@@ -185,6 +186,7 @@ def linear_chunk(
     y,
     N: tl.constexpr,
     K: tl.constexpr,
+    SPLIT: tl.constexpr,
     X_STRIDE: tl.constexpr,
     Y_STRIDE: tl.constexpr,
     GATED: tl.constexpr,
@@ -194,7 +196,7 @@ def linear_chunk(
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """As `linear` over any number of rows; grid (row tiles * column tiles,).
+    """As `linear` over any number of rows, but y is [rows, N] also in SPLIT parts; grid (row tiles * column tiles,).
 
     Neighbouring programs share GROUP row tiles and walk the columns, so that L2 serves both operands.
     """
@@ -207,34 +209,25 @@ def linear_chunk(
     place = tl.program_id(0) % (GROUP * columns)
     m0 = (group * GROUP + place % height) * BM
     if m0 < rows:
-        _product(
-            x,
-            weight,
-            bias,
-            y,
-            m0 + tl.arange(0, BM),
-            place // height * BN,
-            rows,
-            N,
-            K,
-            X_STRIDE,
-            Y_STRIDE,
-            GATED,
-            BM,
-            BN,
-            BK,
-            False,
-        )
+        m, n0 = m0 + tl.arange(0, BM), place // height * BN
+        if SPLIT == 1:
+            tile = _chains(x, weight, bias, m, n0, rows, 0, N, K, SPLIT, X_STRIDE, GATED, BM, BN, BK, False)
+        else:
+            tile = tl.full((BM, BN), -0.0, tl.float32)  # what leaves every addend as it is, 0.0 and -0.0 among them
+            for part in range(SPLIT):
+                tile += _chains(x, weight, bias, m, n0, rows, part, N, K, SPLIT, X_STRIDE, GATED, BM, BN, BK, False)
+        _store(tile, y, m, n0, rows, N, Y_STRIDE, BN)
 
 
 def linear_work(
-    n: int, k: int, rows: int, gated: bool, itemsize: int, x_stride: int, y_stride: int
+    n: int, k: int, rows: int, gated: bool, itemsize: int, x_stride: int, y_stride: int, parts: int = 1
 ) -> tuple[str, Work]:
     """Which of `linear` and `linear_chunk` takes `rows` rows (a bucket) to y [rows, n], and its work.
 
-    `itemsize` is bytes per weight (2 is bf16, 4 is fp32); strides in elements.
+    `itemsize` is bytes per weight (2 is bf16, 4 is fp32); strides in elements. K is split in `parts`, and y of
+    `linear` then [rows, parts, n].
     """
-    matrix = Matrix(n, k, gated, itemsize, x_stride, y_stride)
+    matrix = Matrix(n, k, gated, itemsize, x_stride, y_stride, parts)
     if rows <= MAX_FEW_ROWS:
         return "linear", few_tiles(matrix, rows).work(matrix)
     return "linear_chunk", chunk_tiles(matrix, rows).work(matrix, rows)

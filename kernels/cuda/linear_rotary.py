@@ -123,7 +123,7 @@ def linear_rotary_work(
     matrix = Matrix((heads + 2 * kv_heads) * head_dim, k, False, itemsize, x_stride, y_stride)
     tiles = rotary_tiles(matrix, rows, half)
     alone = tiles.work(matrix)
-    shared = {name: value for name, value in alone.constants if name not in ("N", "GATED")}
+    shared = {name: value for name, value in alone.constants if name not in ("N", "GATED", "SPLIT")}
     return work(
         ((heads + 2 * kv_heads) * -(-2 * half // tiles.bn),), num_warps=alone.num_warps, num_stages=alone.num_stages,
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, TABLE_STRIDE=table_stride, PAGE=page, **shared,

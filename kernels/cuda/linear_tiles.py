@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.kernels.cuda.launch import Constant, Work, work
+from tandem.kernels.cuda.parts import shortest_part
 
 LINE = 128
 """Bytes that L2 fetches at once."""
@@ -16,7 +17,7 @@ MAX_FEW_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A linear: y width `n`, `k` inputs, bytes per weight, and elements from row to row of x and y."""
+    """A linear: y width `n`, `k` inputs, bytes per weight, elements from row to row of x and y, parts of K."""
 
     n: int
     k: int
@@ -24,6 +25,7 @@ class Matrix:
     itemsize: int
     x_stride: int
     y_stride: int
+    parts: int = 1
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -31,6 +33,7 @@ class Matrix:
         return {
             "N": self.n,
             "K": self.k,
+            "SPLIT": self.parts,
             "X_STRIDE": self.x_stride,
             "Y_STRIDE": self.y_stride,
             "GATED": self.gated,
@@ -54,10 +57,10 @@ class FewTiles:
     early: bool = False
 
     def work(self, matrix: Matrix) -> Work:
-        """Work of `linear`: a program per bn columns."""
-        lines = min(self.prefetch, matrix.k * matrix.itemsize) // LINE
+        """Work of `linear`: a program per bn columns and part of K."""
+        lines = min(self.prefetch, shortest_part(matrix.k, matrix.parts) * matrix.itemsize) // LINE
         return work(
-            (-(-matrix.n // self.bn),),
+            (-(-matrix.n // self.bn), matrix.parts),
             num_warps=self.num_warps,
             num_stages=self.num_stages,
             BM=self.bm,
@@ -132,6 +135,6 @@ def chunk_tiles(matrix: Matrix, rows: int) -> ChunkTiles:
         return ChunkTiles(32, 32 if matrix.gated else 64, 32, num_warps=8, num_stages=2, group=16)
     if matrix.n < 4096 or rows < 512:
         return ChunkTiles(64, 64, 64, num_warps=4, num_stages=4, group=4)
-    if matrix.gated or matrix.k > 1 << 14:
+    if matrix.gated or matrix.parts > 1 or matrix.k > 1 << 14:  # two sums in registers, or many stages
         return ChunkTiles(128, 128, 64, num_warps=8, num_stages=4, group=4)
     return ChunkTiles(128, 256, 64, num_warps=8, num_stages=4, group=4)
