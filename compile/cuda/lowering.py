@@ -137,7 +137,7 @@ class CudaLowering(Lowering):
         return replace(self.scratch((rows, parts, *rest), "fp32"), shape=(rows, *rest), parts=parts)
 
     def keep(self, node: Node, operand: Operand) -> None:
-        """Makes `operand`, in parts, a node's output; where that has a place chosen beforehand, their sum goes there."""
+        """Makes `operand`, in parts, a node's output; where that has a place chosen beforehand, the sum goes there."""
         if chosen := self._values.get(node):
             self._summed(operand, chosen)
         else:

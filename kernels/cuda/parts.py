@@ -76,6 +76,4 @@ def add_parts(
 
 def add_parts_work(rows: int, width: int, parts: int, x_stride: int, y_stride: int) -> Work:
     """Work of `add_parts` over x [rows, parts, width]; strides in elements from row to row."""
-    return work(
-        (rows, -(-width // BLOCK)), PARTS=parts, WIDTH=width, X_STRIDE=x_stride, Y_STRIDE=y_stride, BLOCK=BLOCK
-    )
+    return work((rows, -(-width // BLOCK)), PARTS=parts, WIDTH=width, X_STRIDE=x_stride, Y_STRIDE=y_stride, BLOCK=BLOCK)
