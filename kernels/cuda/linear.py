@@ -104,7 +104,8 @@ def _chains(
     of_first = inside & (n0 + n >= part * N)  # none of a later part
     acc = chain_start(bias, n0 + n, of_first, BM, BN, WEIGHT_LEFT)
     value = acc
-    for k0 in range(first_input(part, K, SPLIT), tl.minimum(first_input(part + 1, K, SPLIT), K), BK):
+    end = K if SPLIT == 1 else tl.minimum(first_input(part + 1, K, SPLIT), K)
+    for k0 in range(first_input(part, K, SPLIT), end, BK):
         k = k0 + tl.arange(0, BK)
         # Weights first: nothing of theirs waits for `rows` to arrive.
         tile = load_tile(start, n * K, k, inside, K, BK, WHOLE)
