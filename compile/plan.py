@@ -69,7 +69,8 @@ def make_plan(
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes.
     """
-    spec, chosen, target = resolve(checkpoint.config), find_profile(profile), find_target(device, find_profile(profile))
+    spec, chosen = resolve(checkpoint.config), find_profile(profile)
+    target = find_target(device, chosen)
     target.require(chosen)
     context = _context(spec, context_length)
     geometry = target.geometry(spec, chosen, context)

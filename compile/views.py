@@ -18,6 +18,8 @@ from tandem.compile.assembly import Operand
 from tandem.compile.lowering import ITEM_BYTES, Lowering, Rule
 
 VIEWS: dict[Any, Rule] = {}
+RESHAPES = (torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
+"""Those that show all of their source."""
 
 
 def registrar(rules: dict[Any, Any]) -> Callable[..., Callable[[Any], Any]]:
@@ -46,7 +48,7 @@ def width(x: Operand) -> int:
     return prod(x.shape[1:])
 
 
-@rule(torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
+@rule(*RESHAPES)
 def _view(low: Lowering, node: Node) -> None:
     x, shape = low.rows(node.args[0]), tuple(node.meta["val"].shape)
     if shape[0] != x.shape[0]:

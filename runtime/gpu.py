@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tandem.driver import Driver
 from tandem.errors import BundleMismatch, CapacityError, DeviceError
 from tandem.runtime.executor.cuda.executor import CudaExecutor, Image
-from tandem.runtime.executor.cuda.image import CODE_BYTES, region_bytes
+from tandem.runtime.executor.cuda.image import CODE_BYTES, gib, region_bytes
 
 UTILIZATION = 0.9
 """Share of a GPU's memory that one process may take, unless it is told otherwise."""
@@ -42,15 +42,15 @@ def pages_that_fit(sizes: dict[str, int], room: Room, page_bytes: int, pages: tu
         return min(held, most)
     parts = sizes | {f"the KV of one context ({least} pages)": least * page_bytes}
     needed = sum(parts.values())
-    listed = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts.items())
+    listed = ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in parts.items())
     if needed > room.allowed:
         raise BundleMismatch(
-            f"{_gib(needed)} of GPU memory are needed ({listed}) and {_gib(room.allowed)} are allowed, "
-            f"{room.share:g} of this GPU's {_gib(room.total)}; ask for a shorter --max-model-len, a larger "
+            f"{gib(needed)} of GPU memory are needed ({listed}) and {gib(room.allowed)} are allowed, "
+            f"{room.share:g} of this GPU's {gib(room.total)}; ask for a shorter --max-model-len, a larger "
             "--gpu-memory-utilization, or a larger GPU"
         )
     raise CapacityError(
-        f"{_gib(needed)} of GPU memory are needed ({listed}) and {_gib(room.free)} of {_gib(room.total)} are free; "
+        f"{gib(needed)} of GPU memory are needed ({listed}) and {gib(room.free)} of {gib(room.total)} are free; "
         "end what else runs on this GPU (nvidia-smi), ask for a shorter --max-model-len, or choose another GPU with "
         "CUDA_VISIBLE_DEVICES"
     )
@@ -101,7 +101,3 @@ def _context(driver: Driver, ordinal: int) -> Iterator[None]:
             driver.release(device)
         raise
     driver.release(device)
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.2f} GiB"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.device import cuda_device, slug
+from tandem.libcuda import LIBRARY
 
-LIBRARY = "libcuda.so.1"
 PATIENCE_S = 60.0
 """Waking eight GPUs takes some ten seconds; a driver that is silent for longer is taken for a broken one."""
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76

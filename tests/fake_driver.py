@@ -7,9 +7,11 @@ as using what was freed or calling without a context, is noted in `faults`, what
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_uint64
 
+from tandem.driver import Driver
 from tests.fake_calls import Calls
 from tests.fake_device import Function, Graph, Memory, Node, Stream, Work, read_cubin, read_node
 
@@ -250,3 +252,14 @@ class FakeCuda(Calls):
         self._end("executable", executable)
         if any((executable, 0) in work.touches for stream in self.live["stream"].values() for work in stream.queue):
             raise LookupError("a graph ends before its launch")
+
+
+@contextmanager
+def driver_on(cuda: FakeCuda) -> Iterator[Driver]:
+    """A driver with the device's context current, and at its end nothing left of it and no fault noted."""
+    made = Driver(cuda)
+    device = made.device(0)
+    made.set_current(made.retain(device))
+    yield made
+    made.release(device)
+    assert (cuda.faults, cuda.left()) == ([], {})

@@ -54,18 +54,6 @@ def replays_ms(play: Call, repeats: int, warmup: int = 3) -> Spread:
     return Spread.of(taken)
 
 
-def interleaved_us(sides: dict[str, Sequence[Call]], *, repeats: int = 20) -> dict[str, Spread]:
-    """`graph_us` of several sides that take turns, so that a slow moment falls on all alike."""
-    graphs = {name: captured(calls) for name, calls in sides.items()}
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(repeats + 1):
-        for name, graph in graphs.items():
-            (ms,) = replays_ms(graph.replay, 1, warmup=0).runs
-            if turn:
-                taken[name].append(1e3 * ms / len(sides[name]))
-    return {name: Spread.of(runs) for name, runs in taken.items()}
-
-
 @triton.jit
 def _read(x, y, COUNT: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
     """Sums of what each of PROGRAMS reads of x, int32 [COUNT]; 16 bytes a thread and load."""

@@ -33,6 +33,8 @@ def check_programs(pairs: Sequence[tuple[Lowered, Program]], device: int) -> int
         for lowered, program in picked:
             for launches, part in stretches(lowered, program):
                 capture.check_program([_launch(launch, regions) for launch in launches], regions, part)
+        regions.clear()
+        torch.cuda.empty_cache()  # the proving process wants as much for itself
     return len(picked)
 
 

@@ -15,7 +15,6 @@ from tandem.keys import Kind, context_classes
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 CHUNKS = (64, 128, 256, 512, 1024, 2048)
-MAX_CHUNK = CHUNKS[-1]
 ANY = 0
 
 

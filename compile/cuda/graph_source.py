@@ -10,8 +10,8 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte
 from typing import Any, NamedTuple, Protocol
 
 from tandem.errors import LoweringError
+from tandem.libcuda import INVALID_VALUE, LIBRARY
 
-INVALID_VALUE = 1
 BUFFER, BUFFER_BYTES = 1, 2
 """Tags in a launch's `extra` list: where all arguments lie packed, and where their number of bytes stands."""
 ATTRIBUTE_BYTES = 64
@@ -178,7 +178,7 @@ ATTRIBUTES: dict[str, tuple[int, Any]] = {
 def load_library() -> Any:
     """libcuda. LoweringError where there is none."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(LIBRARY)
     except OSError as error:
         raise LoweringError(f"no CUDA driver on this machine ({error}); capture where there is a GPU") from None
 

@@ -23,15 +23,13 @@ from tandem.compile.cuda.glue_kernel import GlueKernel
 from tandem.compile.cuda.rules import RULES
 from tandem.compile.lowering import DTYPES, TRACED, Lowering
 from tandem.compile.trace import OUTPUTS, ROWS, Part
-from tandem.compile.views import readers, width
+from tandem.compile.views import RESHAPES, readers, width
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.parts import add_parts_work
 from tandem.keys import MAX_TREE_ROWS
 
-VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.alias.default)
 ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
 """Operators that round an argument, by its place, to the type of what they multiply it with."""
-
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -179,7 +177,7 @@ class CudaLowering(Lowering):
 def _only_rounded(value: Node) -> bool:
     return all(
         _only_rounded(user)
-        if user.target in VIEWS
+        if user.target in RESHAPES
         else user.target in ROUNDING and user.args.index(value) == ROUNDING[user.target]
         for user in value.users
     )

@@ -110,14 +110,16 @@ def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
         return FewTiles(bm, 16, 64, num_warps=4, num_stages=3, weight_left=False, prefetch=512)
     if matrix.n * matrix.k < 1 << 21:
         return _small_few_tiles(matrix, bm)
-    if matrix.n * matrix.k < 1 << 25:  # a small model's head
-        return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
+    if matrix.n >= 1 << 15:  # a head
+        if matrix.k < 1 << 11:
+            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
+        return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256, early=True)
     if matrix.gated:
         if wide:
             return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
         return FewTiles(bm, 32, 256, num_warps=4, num_stages=5, weight_left=False, prefetch=1024, early=True)
-    if matrix.n >= 1 << 15:
-        return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256, early=True)
+    if matrix.n < 1 << 12:  # fewer columns a program, or most multiprocessors have none
+        return FewTiles(bm, 16, 128, num_warps=4, num_stages=6, weight_left=False, prefetch=1024)
     return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
 
 

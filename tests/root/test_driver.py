@@ -12,7 +12,7 @@ from tandem.driver import Driver
 from tandem.errors import DeviceError
 from tandem.libcuda import SIGNATURES
 from tests.fake_device import make_cubin
-from tests.fake_driver import FakeCuda
+from tests.fake_driver import FakeCuda, driver_on
 
 
 @pytest.fixture
@@ -22,12 +22,8 @@ def cuda() -> FakeCuda:
 
 @pytest.fixture
 def driver(cuda: FakeCuda) -> Iterator[Driver]:
-    made = Driver(cuda)
-    device = made.device(0)
-    made.set_current(made.retain(device))
-    yield made
-    made.release(device)
-    assert (cuda.faults, cuda.left()) == ([], {})
+    with driver_on(cuda) as made:
+        yield made
 
 
 def test_kernels_are_loaded_with_their_modules(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> None:

@@ -78,13 +78,13 @@ def check_room(sizes: dict[str, int], free: int, total: int) -> None:
     wanted = sizes | {"kernels and graphs": CODE_BYTES}
     if (needed := sum(wanted.values())) <= free:
         return
-    parts = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in wanted.items())
+    parts = ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in wanted.items())
     raise BundleMismatch(
-        f"this GPU has {_gib(free)} of {_gib(total)} free and {_gib(needed)} are needed: {parts}; "
+        f"this GPU has {gib(free)} of {gib(total)} free and {gib(needed)} are needed: {parts}; "
         "ask for a shorter --max-model-len or fewer --max-num-seqs, stop what else runs on this GPU (nvidia-smi), "
         "or take one with more memory"
     )
 
 
-def _gib(nbytes: int) -> str:
+def gib(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):.2f} GiB"

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.artifacts.program import Kernel
-from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, BundleMismatch, DeviceError
 from tandem.runtime.executor.cuda.modules import Modules, architecture, is_cubin
 from tests.fake_device import make_cubin
-from tests.fake_driver import INVALID_IMAGE, FakeCuda
+from tests.fake_driver import INVALID_IMAGE, FakeCuda, driver_on
 from tests.runtime.executor.cuda.sample import CUBINS, FIRST, KERNELS, SIZES, program
 
 Open = Callable[..., Modules]
@@ -27,21 +26,17 @@ def cuda() -> FakeCuda:
 
 @pytest.fixture
 def modules(cuda: FakeCuda) -> Iterator[Open]:
-    driver = Driver(cuda)
-    device = driver.device(0)
-    driver.set_current(driver.retain(device))
     made: list[Modules] = []
+    with driver_on(cuda) as driver:
 
-    def opened(*kernels: Kernel, cubins: dict[str, bytes] | None = None) -> Modules:
-        programs = [program(0, [kernel], ()) for kernel in kernels]
-        made.append(Modules(driver, (cubins or CUBINS).__getitem__, programs, cuda.capability))
-        return made[-1]
+        def opened(*kernels: Kernel, cubins: dict[str, bytes] | None = None) -> Modules:
+            programs = [program(0, [kernel], ()) for kernel in kernels]
+            made.append(Modules(driver, (cubins or CUBINS).__getitem__, programs, cuda.capability))
+            return made[-1]
 
-    yield opened
-    for each in made:
-        each.close()
-    driver.release(device)
-    assert (cuda.faults, cuda.left()) == ([], {})
+        yield opened
+        for each in made:
+            each.close()
 
 
 def test_each_cubin_is_loaded_once(modules: Open, cuda: FakeCuda) -> None:

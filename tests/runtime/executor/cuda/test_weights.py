@@ -16,7 +16,7 @@ from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, DeviceError
 from tandem.runtime.executor.cuda import weights
 from tandem.runtime.executor.cuda.weights import Weights
-from tests.fake_driver import FakeCuda
+from tests.fake_driver import FakeCuda, driver_on
 
 CHUNK = 1000
 
@@ -30,12 +30,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 @pytest.fixture
 def driver(cuda: FakeCuda) -> Iterator[Driver]:
-    made = Driver(cuda)
-    device = made.device(0)
-    made.set_current(made.retain(device))
-    yield made
-    made.release(device)
-    assert (cuda.faults, cuda.left()) == ([], {})
+    with driver_on(cuda) as made:
+        yield made
 
 
 def copied(cuda: FakeCuda, driver: Driver, path: Path, nbytes: int) -> bytes:
