@@ -22,13 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.gpu.device import Device
+from bench.gpu.device import Device, some
+from bench.gpu.pass_candidates import Chosen, Key, Option, neighbours, options, told
 from bench.gpu.passes import Passes
 from bench.gpu.random_checkpoint import RandomCheckpoint
 from bench.gpu.shapes import SHAPES
 from tandem.artifacts.program import FULL, Program
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.compose import Composer
+from tandem.compile.cuda import products
 from tandem.compile.cuda import rows as layout
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.programs import encode_program, lower
@@ -38,7 +40,7 @@ from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.driver import Driver
 from tandem.errors import CompileError, DeviceError
-from tandem.kernels.cuda import linear, linear_rotary, linear_tiles
+from tandem.kernels.cuda import linear, linear_rotary, linear_tiles, parts
 from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 from tandem.keys import Kind
@@ -48,21 +50,6 @@ from tandem.runtime.executor.cuda.modules import Modules
 
 FILL = 64
 """Rows of a pass that fills the cache."""
-SMALL = (
-    *((8, bk, warps, 9, False) for bk in (128, 256) for warps in (2, 4)),
-    *((16, bk, warps, 9, left) for bk in (64, 128, 256) for warps in (2, 4) for left in (False, True)),
-    *((32, bk, 4, 9, left) for bk in (64, 128, 256) for left in (False, True)),
-    *((64, bk, 4, 9, True) for bk in (64, 128)),
-)
-LARGE = (
-    *((64, 128, 4, stages, True) for stages in (6, 8)),
-    (32, 256, 4, 6, False),
-    (64, 64, 4, 8, True),
-    (128, 128, 8, 6, True),
-)
-"""Columns, inputs, warps, most stages, and whether weights stand left."""
-Chosen = dict[tuple[int, int, bool], FewTiles]
-"""Tiles by width, inputs and whether gated."""
 
 
 class Rig:
@@ -110,13 +97,12 @@ class Rig:
             return usual(matrix, rows)
 
         usual = linear_tiles.few_tiles
-        with _instead(note):
+        with _instead(note, parts.splits):
             lower(self._composer, self._shape)
         return list(seen)
 
     def program(self, chosen: Chosen, shape: Shape | None = None) -> Program:
-        usual = linear_tiles.few_tiles
-        with _instead(lambda m, rows: chosen.get((m.n, m.k, m.gated)) or usual(m, rows)):
+        with _choosing(chosen):
             lowered = lower(self._composer, shape or self._shape)
         self.compile(lowered.variants())
 
@@ -138,10 +124,10 @@ class Rig:
 
     def compile_for(self, options: list[Chosen]) -> None:
         """Every kernel that any of `options` needs, side by side."""
-        usual, wanted = linear_tiles.few_tiles, set[Variant]()
+        wanted = set[Variant]()
         spec = replace(self._composer.spec, num_hidden_layers=2)  # the other layers have the same kernels
         for chosen in options:
-            with _instead(lambda m, rows, chosen=chosen: chosen.get((m.n, m.k, m.gated)) or usual(m, rows)):
+            with _choosing(chosen):
                 wanted |= lower(replace(self._composer, spec=spec), self._shape).variants()
         self.compile(wanted)
 
@@ -151,11 +137,15 @@ class Rig:
         Without `early` each launch begins where the last one ends.
         """
         try:
-            program, executor = self.program(chosen), self.executor
+            program = self.program(chosen)
         except KeyError:
             return math.inf
         if not early:
             program.edges["type"], program.edges["from_port"] = FULL, 0
+        return self.us_of(program)
+
+    def us_of(self, program: Program) -> float:
+        executor = self.executor
         with ExitStack() as stack:
             modules = Modules(executor._driver, self._data.__getitem__, [program], 90)
             stack.callback(modules.close)
@@ -168,38 +158,45 @@ class Rig:
             executor._driver.synchronize(self._device._stream)
         return 1e3 * found
 
+    def parts_of(self, chosen: Chosen) -> Iterator[str]:
+        """A line per kernel of the pass: its launches alone in a row, and how much faster the pass is without them."""
+        program = self.program(chosen)
+        whole = self.us_of(program)
+        for which, kernel in enumerate(program.kernels):
+            mine = program.launches[program.launches["kernel"] == which]
+            own = self.us_of(some(program, lambda k, b=kernel.binary: k.binary == b))
+            without = whole - self.us_of(some(program, lambda k, b=kernel.binary: k.binary != b))
+            grid = tuple(mine[0]["grid"].tolist())
+            each = f"{own / len(mine):7.2f} us alone, {without / len(mine):7.2f} of the pass"
+            yield f"{kernel.symbol:<16} {len(mine):3} x {each}, grid {grid}, shared {kernel.shared}"
+
 
 class _instead:
-    """While it is entered, `linear_work` asks `choose` for tiles."""
+    """While it is entered, linears ask `tiles` for tiles and `splits` for parts."""
 
-    def __init__(self, choose: object) -> None:
-        self._choose = choose
+    def __init__(self, tiles: object, splits: object) -> None:
+        self._tiles, self._splits = tiles, splits
 
     def __enter__(self) -> None:
-        self._usual = linear.few_tiles
-        linear.few_tiles = linear_rotary.few_tiles = self._choose  # type: ignore[assignment]
+        self._usual = linear.few_tiles, products.splits
+        linear.few_tiles = linear_rotary.few_tiles = self._tiles  # type: ignore[assignment]
+        products.splits = self._splits  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        linear.few_tiles = linear_rotary.few_tiles = self._usual
+        linear.few_tiles, products.splits = self._usual
+        linear_rotary.few_tiles = linear.few_tiles
 
 
-def candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
-    """Tiles worth a try whose stages fit a block's shared memory."""
-    bm = 32 if rows > 16 else 16
-    row_bytes = matrix.k * matrix.itemsize
-    small = matrix.n * matrix.k < 1 << 21
-    for bn, bk, warps, most, left in SMALL if small else LARGE:
-        stage = (bn * (1 + matrix.gated) + bm) * bk * matrix.itemsize
-        stages = min(-(-matrix.k // bk) + 1, most, (220 << 10) // stage)
-        for ahead in (min(row_bytes, 4096),) if small else (0, 1024, 2048, 4096, 8192):
-            if stages > 1:
-                yield from (FewTiles(bm, bn, bk, warps, stages, left, ahead, early) for early in (False, True))
+def _choosing(chosen: Chosen) -> _instead:
+    def tiles(m: Matrix, rows: int) -> FewTiles:
+        option = chosen.get((m.n, m.k, m.gated)) if rows <= linear_tiles.MAX_FEW_ROWS else None
+        return option[0] if option else linear_tiles.few_tiles(m, rows)
 
+    def splits(n: int, k: int) -> int:
+        option = chosen.get((n, k, False))
+        return option[1] if option else parts.splits(n, k)
 
-def shown(tiles: FewTiles) -> str:
-    left, early = "left" if tiles.weight_left else "right", " early" if tiles.early else ""
-    shape = f"{tiles.bm}x{tiles.bn}x{tiles.bk} w{tiles.num_warps} s{tiles.num_stages}"
-    return f"{shape} {left} p{tiles.prefetch}{early}"
+    return _instead(tiles, splits)
 
 
 def main() -> None:
@@ -222,27 +219,44 @@ def main() -> None:
         late = rig.us({}, early=False)
         now = rig.us({})
         print(f"{args.kind} of {args.rows} at {args.at}: {now:.1f} us, with full edges {late:.1f} us", flush=True)
-        if not args.once:
+        if args.once:
+            print(*rig.parts_of({}), sep="\n  ")
+        else:
             search(rig, args)
 
 
 def search(rig: Rig, args: argparse.Namespace) -> None:
+    """Tiles of one matrix after the other, then how much each asks for ahead, twice, since they share L2 and places."""
     random = np.random.default_rng(0)
-    chosen: Chosen = {}
-    options: dict[tuple[int, int, bool], list[FewTiles]] = {}
+    tried: dict[Key, list[Option]] = {}
     for matrix in rig.matrices():
-        every = list(candidates(matrix, args.rows))
+        every = options(matrix, args.rows)
         picked = random.permutation(len(every))[: args.limit]
-        options[matrix.n, matrix.k, matrix.gated] = [every[i] for i in picked]
-    rig.compile_for([{key: tiles} for key, several in options.items() for tiles in several])
-    best = rig.us({})
-    for key, several in options.items():
-        found = sorted((rig.us(chosen | {key: tiles}), shown(tiles), tiles) for tiles in several)
-        for us, text, _ in found[:3]:
-            print(f"  {key}: {us:8.1f} us with {text}", flush=True)
-        if found[0][0] < best:
-            best, _, chosen[key] = found[0]
-    print(f"best {best:.1f} us:", *(f"{key}: {shown(tiles)}" for key, tiles in chosen.items()), sep="\n  ", flush=True)
+        tried[matrix.n, matrix.k, matrix.gated] = [every[i] for i in picked]
+    rig.compile_for([{key: option} for key, several in tried.items() for option in several])
+    chosen: Chosen = {}
+    for key, several in tried.items():
+        improve(rig, chosen, key, several, shown_at_most=8)
+    for _ in range(2):
+        near = {key: neighbours(option) for key, option in chosen.items()}
+        rig.compile_for([{key: option} for key, several in near.items() for option in several])
+        for key in tried:
+            if key in chosen:
+                improve(rig, chosen, key, neighbours(chosen[key]), shown_at_most=3)
+    print(f"best {rig.us(chosen):.1f} us:", *(f"{key}: {told(o)}" for key, o in chosen.items()), sep="\n  ", flush=True)
+    print(*rig.parts_of(chosen), sep="\n  ", flush=True)
+    Driver.prefer_shared = lambda *_: None  # type: ignore[method-assign]
+    print(f"with each kernel's own carve-out {rig.us(chosen):.1f} us")
+
+
+def improve(rig: Rig, chosen: Chosen, key: Key, several: list[Option], shown_at_most: int) -> None:
+    """Puts the fastest of `several` into `chosen` if it makes the pass faster."""
+    before = rig.us(chosen)
+    found = sorted(((rig.us(chosen | {key: option}), option) for option in several), key=lambda pair: pair[0])
+    for us, option in found[:shown_at_most]:
+        print(f"  {key}: {us:8.1f} us with {told(option)}", flush=True)
+    if found and found[0][0] < before:
+        chosen[key] = found[0][1]
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ class Matrix:
 class FewTiles:
     """Tiles of `linear`: bm at least the row bucket, prefetch bytes of each weight row before the kernel's turn.
 
-    `early` lets the next kernel's blocks start with this one's, else behind their start.
+    `early` lets the next kernel's blocks start with this one's, else behind their start; `rest` are columns of a
+    program behind its bn.
     """
 
     bm: int
@@ -55,16 +56,18 @@ class FewTiles:
     weight_left: bool
     prefetch: int
     early: bool = False
+    rest: int = 0
 
     def work(self, matrix: Matrix) -> Work:
-        """Work of `linear`: a program per bn columns and part of K."""
+        """Work of `linear`: a program per bn + rest columns and part of K."""
         lines = min(self.prefetch, shortest_part(matrix.k, matrix.parts) * matrix.itemsize) // LINE
         return work(
-            (-(-matrix.n // self.bn), matrix.parts),
+            (-(-matrix.n // (self.bn + self.rest)), matrix.parts),
             num_warps=self.num_warps,
             num_stages=self.num_stages,
             BM=self.bm,
             BN=self.bn,
+            REST=self.rest,
             BK=self.bk,
             WEIGHT_LEFT=self.weight_left,
             PREFETCH=LINE << lines.bit_length() - 1 if lines else 0,

@@ -14,7 +14,7 @@ import triton.language as tl
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
 
-PARTS = 5
+PARTS = 4
 """Of K, where it is split."""
 BORDER = tl.constexpr(256)
 """Parts begin at multiples of it, so that no tile of inputs lies across."""
