@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
+from tandem.kernels.cuda.attention import Tiles
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 
 SMALL = (
@@ -13,17 +15,17 @@ SMALL = (
     *((32, bk, 4, 9, left) for bk in (64, 128, 256) for left in (False, True)),
     *((64, bk, 4, 9, True) for bk in (64, 128)),
 )
-LARGE = ((64, 64), (64, 128), (32, 256), (128, 128))
-"""Columns and inputs for large matrices, beside columns that give each multiprocessor as many as the next."""
-EVEN_INPUTS = (32, 64, 128, 256)
+EVEN_INPUTS = (64, 128, 256)
 PREFETCHES = (0, 256, 512, 1024, 2048, 4096)
 MULTIPROCESSORS = 132
-SHARED = 226 << 10
+SHARED, RESERVED = 227 << 10, 1 << 10
 Key = tuple[int, int, bool]
 """A matrix: width, inputs, whether gated."""
 Option = tuple[FewTiles, int]
 """Tiles, and the parts of K."""
 Chosen = dict[Key, Option]
+Attention = tuple[Tiles, tuple[int, int, int] | None]
+"""Tiles of the split, and warps, depth and stages of what folds its groups; None leaves those as they are."""
 
 
 def options(matrix: Matrix, rows: int) -> list[Option]:
@@ -31,25 +33,25 @@ def options(matrix: Matrix, rows: int) -> list[Option]:
     bm = 32 if rows > 16 else 16
     if matrix.n * matrix.k < 1 << 21:
         return [(tiles, 1) for tiles in small_candidates(matrix, bm)]
-    found = [(tiles, matrix.parts) for bn, bk in LARGE for tiles in stages(matrix, bm, bn, 0, bk)]
-    for count in (1, 2, 4) if matrix.parts > 1 else (1,):
-        columns = -(-matrix.n * count // MULTIPROCESSORS // 8) * 8
+    found: dict[Option, None] = {}
+    for count, places in product((1, 2, 4) if matrix.parts > 1 else (1,), (1, 2, 3, 4)):
+        columns = -(-matrix.n * count // (MULTIPROCESSORS * places) // 8) * 8
         bn = 1 << columns.bit_length() - 1
-        rest = columns - bn
-        if rest & (rest - 1) == 0:
-            found += [(tiles, count) for bk in EVEN_INPUTS for tiles in stages(matrix, bm, bn, rest, bk)]
-    return found
+        cuts = [(bn, columns - bn), (16, 0), (32, 0), (64, 0)] if bn <= 128 else [(32, 0), (64, 0), (128, 0)]
+        for (bn, rest), bk in product(cuts, EVEN_INPUTS):
+            if rest & (rest - 1) == 0:
+                found |= {(tiles, count): None for tiles in stages(matrix, bm, bn, rest, bk, places)}
+    return list(found)
 
 
-def stages(matrix: Matrix, bm: int, bn: int, rest: int, bk: int) -> Iterator[FewTiles]:
-    """As many as fit, with few and many warps, weights left where whole warp groups may multiply."""
+def stages(matrix: Matrix, bm: int, bn: int, rest: int, bk: int, places: int) -> Iterator[FewTiles]:
+    """As many as fit `places` times into a multiprocessor; weights left where whole warp groups may multiply."""
     stage = ((bn + rest) * (1 + matrix.gated) + bm) * bk * matrix.itemsize
     left = bn >= 64 and not rest
-    most = min(SHARED // stage, 20)
-    if most >= 3 and stage >= 8 << 10:
-        for warps in (4, 8):
-            # What no warp group multiplies keeps one stage less in shared memory.
-            yield FewTiles(bm, bn, bk, warps, most if left else most + 1, left, 1024, True, rest)
+    most = min((SHARED // places - RESERVED) // stage, 12)
+    if most >= 2 and stage >= 8 << 10:
+        # What no warp group multiplies keeps one stage less in shared memory.
+        yield FewTiles(bm, bn, bk, 4, most if left else most + 1, left, 512, True, rest)
 
 
 def small_candidates(matrix: Matrix, bm: int) -> Iterator[FewTiles]:
@@ -75,3 +77,14 @@ def shown(tiles: FewTiles) -> str:
 
 def told(option: Option) -> str:
     return shown(option[0]) + (f" in {option[1]} parts" if option[1] > 1 else "")
+
+
+def split_options(rows: int) -> list[Attention]:
+    """Tiles of attention's split over `rows` rows worth a try."""
+    bms = (16,) if rows < 4 else (32, 64, 128)
+    return [(Tiles(bm, warps, stages), None) for bm in bms for warps in (4, 8) for stages in (1, 2, 3)]
+
+
+def fold_options(chosen: Attention) -> list[Attention]:
+    """The same split with other ways to fold its groups."""
+    return [(chosen[0], fold) for fold in product((2, 4, 8), (2, 4, 8, 16), (1, 2))]

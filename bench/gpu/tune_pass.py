@@ -13,24 +13,36 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.gpu.device import Device, some
-from bench.gpu.pass_candidates import Chosen, Key, Option, neighbours, options, told
+from bench.gpu.pass_candidates import (
+    Attention,
+    Chosen,
+    Key,
+    Option,
+    fold_options,
+    neighbours,
+    options,
+    split_options,
+    told,
+)
 from bench.gpu.passes import Passes
 from bench.gpu.random_checkpoint import RandomCheckpoint
 from bench.gpu.shapes import SHAPES
 from tandem.artifacts.program import FULL, Program
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.compose import Composer
-from tandem.compile.cuda import products
+from tandem.compile.cuda import products, rules_attention
 from tandem.compile.cuda import rows as layout
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.programs import encode_program, lower
@@ -42,6 +54,7 @@ from tandem.driver import Driver
 from tandem.errors import CompileError, DeviceError
 from tandem.kernels.cuda import linear, linear_rotary, linear_tiles, parts
 from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
+from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 from tandem.keys import Kind
 from tandem.runtime.executor.cuda.executor import CudaExecutor, Image
@@ -72,6 +85,7 @@ class Rig:
         kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN) if args.kind is Kind.EXTEND else (args.kind,)
         bound = next(c for c in (1024, 2048, 4096, 8192, 16384, 32768) if args.at + args.rows <= c)
         self._shape = Shape(kinds, min(bound, args.context), args.rows)
+        self.attention: Attention | None = None
         self._cubins: dict[Variant, Cubin] = {}
         self._data: dict[str, bytes] = {}
         filling = self.program({}, Shape((Kind.EXTEND,), 0, FILL))
@@ -102,7 +116,7 @@ class Rig:
         return list(seen)
 
     def program(self, chosen: Chosen, shape: Shape | None = None) -> Program:
-        with _choosing(chosen):
+        with _choosing(chosen), self._attending():
             lowered = lower(self._composer, shape or self._shape)
         self.compile(lowered.variants())
 
@@ -122,14 +136,37 @@ class Rig:
             except CompileError as error:
                 print(f"    {error}")
 
-    def compile_for(self, options: list[Chosen]) -> None:
-        """Every kernel that any of `options` needs, side by side."""
+    def compile_for(self, options: list[Chosen], attentions: Sequence[Attention | None] = ()) -> None:
+        """Every kernel that any of `options` needs, with any of `attentions`, side by side."""
         wanted = set[Variant]()
         spec = replace(self._composer.spec, num_hidden_layers=2)  # the other layers have the same kernels
-        for chosen in options:
-            with _choosing(chosen):
+        for chosen, attention in product(options, attentions or (self.attention,)):
+            self.attention = attention
+            with _choosing(chosen), self._attending():
                 wanted |= lower(replace(self._composer, spec=spec), self._shape).variants()
         self.compile(wanted)
+
+    @contextmanager
+    def _attending(self) -> Iterator[None]:
+        """While it is entered, attention has the tiles of `attention`, if any."""
+        usual = rules_attention.attention_works
+
+        def works(*args: Any, **sizes: Any) -> list[tuple[str, Work]]:
+            if self.attention is None or sizes["rows"] > linear_tiles.MAX_FEW_ROWS:
+                return usual(*args, **sizes)
+            tiles, folding = self.attention
+            split, (name, fold) = usual(*args, **sizes, tiles=tiles)
+            if folding:
+                warps, depth, stages = folding
+                constants = tuple((key, depth if key == "DEPTH" else value) for key, value in fold.constants)
+                fold = replace(fold, num_warps=warps, num_stages=stages, constants=constants)
+            return [split, (name, fold)]
+
+        rules_attention.attention_works = works  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            rules_attention.attention_works = usual
 
     def us(self, chosen: Chosen, *, early: bool = True) -> float:
         """Microseconds of the pass with these tiles, or infinity where they do not fit.
@@ -209,6 +246,9 @@ def main() -> None:
     parser.add_argument("--at", type=int, default=900)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--limit", type=int, default=60, help="candidates of a linear")
+    parser.add_argument("--width", type=int, help="only linears of this width")
+    parser.add_argument("--near", action="store_true", help="only how much is asked for ahead, and early starts")
+    parser.add_argument("--attention", action="store_true", help="tiles of attention first")
     parser.add_argument("--once", action="store_true", help="the pass as it is, no search")
     parser.add_argument("--own-carveout", action="store_true", help="each kernel asks for shared memory by itself")
     args = parser.parse_args()
@@ -219,10 +259,30 @@ def main() -> None:
         late = rig.us({}, early=False)
         now = rig.us({})
         print(f"{args.kind} of {args.rows} at {args.at}: {now:.1f} us, with full edges {late:.1f} us", flush=True)
+        if args.attention:
+            search_attention(rig, args.rows)
         if args.once:
             print(*rig.parts_of({}), sep="\n  ")
         else:
             search(rig, args)
+
+
+def search_attention(rig: Rig, rows: int) -> None:
+    """Tiles of the split first, then how its groups are folded."""
+    rig.attention = fastest(rig, split_options(rows))
+    rig.attention = fastest(rig, fold_options(rig.attention))
+
+
+def fastest(rig: Rig, several: list[Attention]) -> Attention:
+    rig.compile_for([{}], several)
+    found = []
+    for option in several:
+        rig.attention = option
+        found.append((rig.us({}), option))
+    found.sort(key=lambda pair: pair[0])
+    for us, option in found[:6]:
+        print(f"  attention: {us:8.1f} us with {option}", flush=True)
+    return found[0][1]
 
 
 def search(rig: Rig, args: argparse.Namespace) -> None:
@@ -230,7 +290,10 @@ def search(rig: Rig, args: argparse.Namespace) -> None:
     random = np.random.default_rng(0)
     tried: dict[Key, list[Option]] = {}
     for matrix in rig.matrices():
-        every = options(matrix, args.rows)
+        if args.width not in (None, matrix.n):
+            continue
+        usual = (linear_tiles.few_tiles(matrix, args.rows), matrix.parts)
+        every = neighbours(usual) if args.near else options(matrix, args.rows)
         picked = random.permutation(len(every))[: args.limit]
         tried[matrix.n, matrix.k, matrix.gated] = [every[i] for i in picked]
     rig.compile_for([{key: option} for key, several in tried.items() for option in several])

@@ -13,6 +13,11 @@ from tandem.kernels.cuda.parts import shortest_part
 LINE = 128
 """Bytes that L2 fetches at once."""
 MAX_FEW_ROWS = 32
+MULTIPROCESSORS = 132
+"""Of an H200."""
+SHARED = 226 << 10
+"""Bytes of shared memory for one program of a multiprocessor."""
+MAX_STAGES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +106,27 @@ class ChunkTiles:
         )
 
 
+def even_columns(columns: int) -> tuple[int, int]:
+    """Two powers of two, the second 0 or smaller: columns of a program that give all multiprocessors as many.
+
+    A program of a large matrix fills a multiprocessor, and what one of them does more than the others all wait for.
+    """
+    each = -(-columns // MULTIPROCESSORS // 8) * 8
+    while True:
+        first = 1 << each.bit_length() - 1
+        rest = each - first
+        if rest & (rest - 1) == 0:
+            return first, rest
+        each += 8
+
+
 def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
     """Tiles of `linear` for a bucket of `rows` rows, at most MAX_FEW_ROWS.
 
     Those of a large matrix take so much shared memory that a multiprocessor holds one program: blocks that start
     early, where the kernel before makes room, are spread over all of them.
     """
-    wide = rows > 16
-    bm = 32 if wide else 16
+    bm = 32 if rows > 16 else 16
     if matrix.itemsize == 4:
         return FewTiles(bm, 16, 64, num_warps=4, num_stages=3, weight_left=False, prefetch=512)
     if matrix.n * matrix.k < 1 << 21:
@@ -117,13 +135,15 @@ def few_tiles(matrix: Matrix, rows: int) -> FewTiles:
         if matrix.k < 1 << 11:
             return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=256)
         return FewTiles(bm, 64, 128, num_warps=4, num_stages=3, weight_left=True, prefetch=256, early=True)
-    if matrix.gated:
-        if wide:
-            return FewTiles(bm, 64, 64, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
-        return FewTiles(bm, 32, 256, num_warps=4, num_stages=5, weight_left=False, prefetch=1024, early=True)
     if matrix.n < 1 << 12:  # fewer columns a program, or most multiprocessors have none
         return FewTiles(bm, 16, 128, num_warps=4, num_stages=6, weight_left=False, prefetch=1024)
-    return FewTiles(bm, 64, 128, num_warps=4, num_stages=8, weight_left=True, prefetch=1024, early=True)
+    bn, rest = (32, 0) if matrix.gated and bm == 16 else even_columns(matrix.n * matrix.parts)
+    lines = (bn + rest) * (1 + matrix.gated)
+    left = lines >= 64 and not rest and not matrix.gated
+    bk = 64 if left else 256 if lines <= 160 else 128
+    # What no warp group multiplies keeps one stage less in shared memory.
+    stages = min(SHARED // ((lines + bm) * bk * matrix.itemsize) + (not left), MAX_STAGES)
+    return FewTiles(bm, bn, bk, 4, stages, left, prefetch=512, early=True, rest=rest)
 
 
 def _small_few_tiles(matrix: Matrix, bm: int) -> FewTiles:

@@ -14,16 +14,19 @@ import triton.language as tl
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
 
-PARTS = 4
-"""Of K, where it is split."""
 BORDER = tl.constexpr(256)
 """Parts begin at multiples of it, so that no tile of inputs lies across."""
 BLOCK = 1024
 
 
 def splits(n: int, k: int) -> int:
-    """How many parts K is split in for a weight [n, k] that is no gate and turns no heads: by its shape alone."""
-    return PARTS if 4096 <= n < 8192 and k >= 4096 else 1
+    """How many parts K is split in for a weight [n, k] that is no gate and turns no heads: by its shape alone.
+
+    Beside many rows, columns of so narrow a program would read the inputs as often as the weights.
+    """
+    if not (4096 <= n < 8192 and k >= 4096):
+        return 1
+    return 4 if k >= 2 * n else 2
 
 
 @triton.jit
