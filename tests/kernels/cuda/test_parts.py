@@ -97,8 +97,8 @@ def _call(
 
 
 def test_a_split_is_of_the_shape_alone() -> None:
-    assert [splits(*shape) for shape in REAL] == [5, 5]
-    assert splits(4096, 4096) == splits(8191, 1 << 20) == 5
+    assert [splits(*shape) for shape in REAL] == [2, 4]
+    assert (splits(4096, 4096), splits(4096, 8191), splits(4096, 8192), splits(8191, 1 << 20)) == (2, 2, 4, 4)
     whole = [(8192, 5120), (4095, 5120), (5120, 4095), (34816, 5120), (248_320, 5120), (960, 576), (576, 1536)]
     assert {splits(*shape) for shape in whole} == {1}
 
@@ -148,6 +148,7 @@ FEW = st.builds(
     FewTiles,
     bm=st.sampled_from([16, 32]), bn=st.sampled_from([8, 16, 32]), bk=st.sampled_from([32, 64, 128, 256]),
     num_warps=st.just(4), num_stages=st.just(3), weight_left=st.booleans(), prefetch=st.just(0),
+    rest=st.sampled_from([0, 8]),
 )  # fmt: skip
 CHUNK = st.builds(
     ChunkTiles,
@@ -211,7 +212,8 @@ def _compiled(kernel: str, pointers: list[Pointer | None], work: Work, folder: P
 @pytest.mark.parametrize(("n", "k"), REAL)
 def test_it_compiles_without_spills(n: int, k: int, rows: int, tmp_path: Path) -> None:
     matrix, full, whole = Pointer("bf16", True), Pointer("fp32", True), Pointer("int32", True)
-    name, work = linear_work(n, k, rows, False, 2, k, 5 * n if rows <= 32 else n, 5)
+    count = splits(n, k)
+    name, work = linear_work(n, k, rows, False, 2, k, count * n if rows <= 32 else n, count)
     usage = _compiled(name, [matrix, matrix, None, whole, full], work, tmp_path)
     assert "STACK:0 " in usage and "LOCAL:0 " in usage
 
