@@ -16,7 +16,7 @@ import numpy as np
 from bench.gpu.driver_case import Case
 from tandem.runtime.executor.cuda import owned, weights
 
-TRIED = ((4, 16 << 20), (8, 8 << 20), (12, 16 << 20), (16, 16 << 20), (8, 32 << 20))
+TRIED = ((8, 1 << 20), (16, 1 << 20), (8, 2 << 20), (12, 2 << 20), (16, 2 << 20), (16, 4 << 20), (8, 16 << 20))
 
 
 def measure(case: Case, nbytes: int, folder: Path) -> tuple[float, bool]:
