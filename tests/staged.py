@@ -17,7 +17,7 @@ from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
-from tandem.compile.models.weights import TensorSource
+from tandem.compile.models.sources import TensorSource
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.kernels.build import read_signatures
