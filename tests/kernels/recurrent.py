@@ -72,3 +72,9 @@ def passes(draw: st.DrawFn, *, tree: bool = True, most: int = 9) -> Rows:
         trees[lane] = [-1] + [draw(st.integers(0, node - 1)) if tree else node - 1 for node in range(1, size)]
     starts = [draw(st.sampled_from((0, 1, 2, 7))) for _ in range(3)]
     return Rows.of(trees, starts, draw(st.permutations(range(5)))[:3])
+
+
+def accepted(data: st.DataObject, rows: Rows) -> list[list[int]]:
+    """An accepted path of every lane, drawn."""
+    ends = ([row for row, at in enumerate(rows.lane) if at == lane] for lane in dict.fromkeys(rows.lane))
+    return [rows.path(data.draw(st.sampled_from(end))) for end in ends]

@@ -102,7 +102,7 @@ class Slotted:
         """x [R, N] -> [R, N]; a verify where `tree` is given."""
         count, channels = x.shape
         y = canvas(count, channels + 2)
-        verify = {} if tree is None else {"raw": self._at(self.raw, layer), "tree": int(tree)}
+        verify: dict[str, Argument] = {} if tree is None else {"raw": self._at(self.raw, layer), "tree": int(tree)}
         call(
             path or library(), "causal_conv" if tree is None else "conv_verify", threads, count=count,
             x=poisoned(x, channels + 3), x_stride=channels + 3, weight=weight, tail=self._at(self.tail, layer), y=y,
@@ -122,8 +122,8 @@ class Slotted:
         threads: int = 1,
     ) -> np.ndarray:  # fmt: skip
         """-> [R, Hv, dv]; a verify where `tree` is given."""
-        count, rest = len(inputs.v), {}
-        width = int(np.prod(inputs.v.shape[1:]))
+        count, width = len(inputs.v), int(np.prod(inputs.v.shape[1:]))
+        rest: dict[str, Argument] = {}
         for i, (name, x) in enumerate(inputs.named().items()):
             flat = x.reshape(count, int(np.prod(x.shape[1:])))
             rest |= {name: poisoned(flat, flat.shape[1] + i), f"{name}_stride": flat.shape[1] + i}

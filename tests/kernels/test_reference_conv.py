@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tandem import kernels
-from tests.kernels.recurrent import Rows, normal, passes
+from tests.kernels.recurrent import Rows, accepted, normal, passes
 
 CHANNELS, SLOTS = 5, 5
 FEW = settings(max_examples=30, deadline=None)
@@ -83,10 +83,7 @@ def test_a_commit_leaves_the_tail_of_the_path(rows: Rows, data: st.DataObject) -
     x, weight, tail = normal(1, len(rows.lane), CHANNELS), normal(2, 4 * CHANNELS), tails(4, rows)
     raw, wanted = torch.empty(len(x), CHANNELS, dtype=torch.float64), tail.clone()
     kernels.conv_verify(x, weight, tail, *rows.where, raw, True)
-    paths = [
-        rows.path(data.draw(st.sampled_from([r for r in range(len(x)) if rows.lane[r] == lane])))
-        for lane in dict.fromkeys(rows.lane)
-    ]
+    paths = accepted(data, rows)
     kernels.conv_commit(raw, tail, *rows.moves(paths))
     for path in paths:
         kernels.causal_conv(x[path], weight, wanted, *rows.line(path).where)

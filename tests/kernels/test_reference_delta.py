@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tandem import kernels
-from tests.kernels.recurrent import Rows, normal, passes
+from tests.kernels.recurrent import Rows, accepted, normal, passes
 
 SLOTS = 5
 FEW = settings(max_examples=30, deadline=None)
@@ -78,12 +78,6 @@ class Layer:
         return state.T @ q, u, state
 
 
-def paths(data: st.DataObject, rows: Rows) -> list[list[int]]:
-    """An accepted path of every lane."""
-    ends = ([row for row, at in enumerate(rows.lane) if at == lane] for lane in dict.fromkeys(rows.lane))
-    return [rows.path(data.draw(st.sampled_from(end))) for end in ends]
-
-
 def equal(found: Tensor, wanted: Tensor) -> None:
     """Bit for bit, NaN where nobody may have looked."""
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
@@ -101,10 +95,10 @@ def test_tree_and_commit_are_the_closed_form(rows: Rows, heads: tuple[int, int, 
             o, u, _ = layer.closed_form(rows.path(row), head)
             np.testing.assert_allclose(found[row, head], o, rtol=1e-9, atol=1e-11)
             np.testing.assert_allclose(layer.factors[1][row, head], u[-1], rtol=1e-9, atol=1e-11)
-    accepted = paths(data, rows)
-    wanted = [[layer.closed_form(path, head)[2] for head in range(heads[1])] for path in accepted]
-    layer.commit(accepted)
-    for path, states in zip(accepted, wanted, strict=True):
+    chosen = accepted(data, rows)
+    wanted = [[layer.closed_form(path, head)[2] for head in range(heads[1])] for path in chosen]
+    layer.commit(chosen)
+    for path, states in zip(chosen, wanted, strict=True):
         slot = rows.slots[rows.lane[path[0]]]
         np.testing.assert_allclose(layer.state[slot], np.array(states), rtol=1e-9, atol=1e-11)
         before[slot] = layer.state[slot]
@@ -116,9 +110,9 @@ def test_tree_and_commit_are_the_closed_form(rows: Rows, heads: tuple[int, int, 
 def test_a_commit_gives_the_bits_of_extend(rows: Rows, heads: tuple[int, int, int, int], data: st.DataObject) -> None:
     layer = Layer(rows, heads, torch.float32)
     wanted, found = layer.state.clone(), layer.verify(tree=True)
-    accepted = paths(data, rows)
-    layer.commit(accepted)
-    for path in accepted:
+    chosen = accepted(data, rows)
+    layer.commit(chosen)
+    for path in chosen:
         equal(layer.extend(wanted, rows.line(path), path), found[path])
     equal(layer.state, wanted)
 
