@@ -15,7 +15,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.compose import PAGE_TOKENS, Composer
 from tandem.compile.cuda import entries, rows
 from tandem.compile.examine import StagedCuda, StagedProgram
-from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.models.spec import HybridSpec, LlamaSpec
 from tandem.compile.profile import Profile
 from tandem.compile.store import Layout
 from tandem.compile.target import Staging, entry, stage_weights
@@ -62,11 +62,11 @@ class CudaTarget:
         return cls(gpu)
 
     @classmethod
-    def suitable(cls, profile: Profile) -> CudaTarget | None:
-        """The target `auto` stands for, or None where there is no GPU, or none with kernels of `profile`."""
+    def suitable(cls, spec: LlamaSpec, profile: Profile) -> CudaTarget | None:
+        """The target `auto` stands for, or None where there is no GPU, or none with kernels of model and `profile`."""
         found = gpus()
-        usable = found and found[0].capability in CAPABILITIES and not profile.low_bit
-        return cls(found[0]) if usable else None
+        served = not profile.low_bit and not isinstance(spec, HybridSpec)
+        return cls(found[0]) if found and found[0].capability in CAPABILITIES and served else None
 
     @property
     def device(self) -> str:
@@ -90,7 +90,9 @@ class CudaTarget:
     def foreign(self) -> tuple[str, ...]:
         return ("compile/cpu/*", "kernels/cpu/*")
 
-    def require(self, profile: Profile) -> None:
+    def require(self, spec: LlamaSpec, profile: Profile) -> None:
+        if isinstance(spec, HybridSpec):
+            raise UsageError(f"{spec.family} has recurrent layers, which have no CUDA kernels yet: use --device cpu")
         for form in (profile.matrix, profile.table):
             rows.require(form)
 

@@ -106,8 +106,9 @@ class AttentionBlock(Block):
         q = qkvg[:, :k_start].view(rows, spec.num_attention_heads, spec.head_dim)
         k = qkvg[:, k_start:v_start].view(rows, spec.num_key_value_heads, spec.head_dim)
         v = qkvg[:, v_start:gate_start].view(rows, spec.num_key_value_heads, spec.head_dim)
-        q = rotary(rms_norm(q, self.q_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
-        k = rotary(rms_norm(k, self.k_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
+        q, k = rms_norm(q, self.q_norm, spec.rms_norm_eps), rms_norm(k, self.k_norm, spec.rms_norm_eps)
+        q = rotary(q, inputs.cos, inputs.sin, inputs.position)
+        k = rotary(k, inputs.cos, inputs.sin, inputs.position)
         kv_write(k, v, k_cache, v_cache, inputs.lane, inputs.slot, inputs.block_table)
         mixed = attention(
             q,

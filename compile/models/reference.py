@@ -154,6 +154,5 @@ def _states(spec: LlamaSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _factors(spec: LlamaSpec, dtype: torch.dtype) -> qwen3_5.Factors:
     assert isinstance(spec, HybridSpec)
-    heads, dk, dv = spec.state_shape
-    shapes = ((spec.conv_size,), (spec.linear_num_key_heads, dk), (heads, dv), (heads,))
-    return qwen3_5.Factors(*(torch.full((MAX_TREE_ROWS, *shape), torch.nan, dtype=dtype) for shape in shapes))
+    shapes = ((MAX_TREE_ROWS, *shape) for shape in spec.factor_shapes)
+    return qwen3_5.Factors(*(torch.full(shape, torch.nan, dtype=dtype) for shape in shapes))

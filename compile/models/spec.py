@@ -88,6 +88,10 @@ class HybridSpec(LlamaSpec):
     linear_conv_kernel_dim: int
 
     @property
+    def num_recurrent_layers(self) -> int:
+        return self.layer_types.count(LINEAR_ATTENTION)
+
+    @property
     def rotary_dim(self) -> int:
         return int(self.head_dim * self.partial_rotary_factor)
 
@@ -115,3 +119,14 @@ class HybridSpec(LlamaSpec):
     def tail_shape(self) -> tuple[int, int]:
         """One layer's raw inputs of the convolution that one lane keeps: [W - 1, channels]."""
         return self.linear_conv_kernel_dim - 1, self.conv_size
+
+    @property
+    def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a verify keeps of each row in one layer: shapes in the order of `qwen3_5.Factors`."""
+        heads, dk, dv = self.state_shape
+        return (self.conv_size,), (self.linear_num_key_heads, dk), (heads, dv), (heads,)
+
+
+def layer_types(spec: LlamaSpec) -> tuple[str, ...]:
+    """The type of each layer."""
+    return spec.layer_types if isinstance(spec, HybridSpec) else (FULL_ATTENTION,) * spec.num_hidden_layers

@@ -25,6 +25,7 @@ from tandem.runtime.executor.cuda.passes import Passes
 from tandem.runtime.executor.cuda.shelf import Shelf
 from tandem.runtime.executor.cuda.weights import Weights
 from tandem.runtime.executor.regions import check_regions, kv_bytes
+from tandem.runtime.executor.snapshot import Snapshot
 
 __all__ = ["CudaExecutor", "Image"]
 
@@ -35,13 +36,15 @@ POISON = 0xFF
 class CudaExecutor:
     """Implements `tandem.runtime.executor.base.Executor` over a GPU's memory.
 
-    `num_pages` sizes the KV pool. `poison` fills scratch and KV with NaNs, so that a read of anything never written
-    shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for programs that do
-    not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving nothing behind.
+    `num_pages` sizes the KV pool. `poison` fills scratch, KV, states and factors with NaNs, so that a read of anything
+    never written shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for
+    programs that do not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving
+    nothing behind.
     """
 
     def __init__(self, image: Image, *, num_pages: int, poison: bool = False, driver: Driver | None = None) -> None:
-        self.geometry, self.num_pages = image.geometry, num_pages
+        self.geometry, self.num_pages, self._bundle = image.geometry, num_pages, image.bundle
+        self.num_slots = image.geometry.max_lanes if image.geometry.recurrent_layers else 0
         self.entries = [(kind, context, rows) for kind, context, rows, _ in image.programs]
         self._driver, self._stack = driver or Driver(), ExitStack()
         self._sizes = region_bytes(image, num_pages)
@@ -70,8 +73,8 @@ class CudaExecutor:
             self._modules.functions(program)
         self._graphs = stack.enter_context(ExitStack())
         self._passes = Passes(stack, driver, layout, self._bases["io"])
-        for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
-            driver.fill(self._bases[name], value, self._sizes[name], self._passes.stream)
+        for name in self._sizes.keys() - {"weights"}:
+            driver.fill(self._bases[name], 0 if name == "io" else byte, self._sizes[name], self._passes.stream)
         self._side, self._num_graphs, self._graphs_ms = owned.stream(stack, driver), 0, 0.0
         self._shelf = Shelf(image.programs, make=self._make, enter=lambda: driver.set_current(self._context))
         stack.callback(self._shelf.close)
@@ -124,6 +127,22 @@ class CudaExecutor:
             self._driver.to_host(row.ctypes.data, source, g.page_bytes, self._passes.stream)
         self._driver.synchronize(self._passes.stream)
         return kv_bytes(pages, g, length)
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        self._enter()
+        state = np.empty(self.geometry.state_bytes, np.uint8)
+        self._driver.to_host(state.ctypes.data, self._slot(slot), state.nbytes, self._passes.stream)
+        self._driver.synchronize(self._passes.stream)
+        return Snapshot(self._bundle, position, state)
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        snapshot.require(self._bundle, self.geometry.state_bytes)
+        self._enter()
+        self._driver.to_device(self._slot(slot), snapshot.state.ctypes.data, snapshot.nbytes, self._passes.stream)
+        self._driver.synchronize(self._passes.stream)
+
+    def _slot(self, slot: int) -> int:
+        return self._bases["state"] + slot * self.geometry.state_bytes
 
     def close(self) -> None:
         """Gives everything back; calls after the first do nothing."""

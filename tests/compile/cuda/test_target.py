@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tandem.compile.cuda import rows
 from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.examine import StagedCuda
 from tandem.compile.models.families import resolve
+from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec, RopeSpec
 from tandem.compile.plan import Plan, find_target, make_plan
 from tandem.compile.profile import PROFILES, find_profile
 from tandem.compile.progress import Progress
@@ -32,12 +33,19 @@ from tests.compile.cuda.conftest import Compiler, See
 from tests.tiny import make_checkpoint
 
 BF16 = find_profile("bf16")
+ROPE = RopeSpec("default", 1e4)
+LLAMA = LlamaSpec("llama", 48, 112, 3, 6, 2, 8, 333, 1e-6, 2048, False, False, False, False, ROPE)
+FIELDS = {field.name: getattr(LLAMA, field.name) for field in fields(LLAMA)} | {"family": "qwen3_5"}
+HYBRID = HybridSpec(**FIELDS, layer_types=(LINEAR_ATTENTION,) * 2 + (FULL_ATTENTION,), partial_rotary_factor=0.5,
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+    linear_conv_kernel_dim=4,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda-sm90"])
 def test_the_first_gpu_in_sight_is_taken(see: See, device: str) -> None:
     see(GPU, A100)
-    found = find_target(device, BF16)
+    found = find_target(device, LLAMA, BF16)
     assert found == CudaTarget(GPU)
     assert (found.device, found.product, found.layout) == ("cuda-sm90", "nvidia-h200", rows)
 
@@ -60,7 +68,7 @@ def test_the_first_gpu_in_sight_is_taken(see: See, device: str) -> None:
 def test_gpus_that_cannot_prove_a_bundle(see: See, gpus: tuple[Gpu, ...], device: str, words: str) -> None:
     see(*gpus)
     with pytest.raises(UsageError, match=words):
-        find_target(device, BF16)
+        find_target(device, LLAMA, BF16)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +83,28 @@ def test_gpus_that_cannot_prove_a_bundle(see: See, gpus: tuple[Gpu, ...], device
 )
 def test_auto_is_a_gpu_that_has_kernels_or_the_cpu(see: See, gpus: tuple[Gpu, ...], profile: str, kind: type) -> None:
     see(*gpus)
-    assert isinstance(find_target("auto", find_profile(profile)), kind)
+    assert isinstance(find_target("auto", LLAMA, find_profile(profile)), kind)
 
 
 @pytest.mark.parametrize("profile", ["int8", "int4"])
 def test_low_bit_profiles_are_refused(profile: str) -> None:
     with pytest.raises(UsageError, match=r"int. has no CUDA kernels in this build: use --profile bf16 or fp32"):
-        CudaTarget(GPU).require(PROFILES[profile])
+        CudaTarget(GPU).require(LLAMA, PROFILES[profile])
+
+
+def test_hybrids_are_refused_by_name_and_auto_is_the_cpu(see: See) -> None:
+    see(GPU)
+    with pytest.raises(
+        UsageError, match=r"^qwen3_5 has recurrent layers, which have no CUDA kernels yet: use --device"
+    ):
+        CudaTarget(GPU).require(HYBRID, BF16)
+    assert isinstance(find_target("auto", HYBRID, BF16), CpuTarget)
 
 
 def test_every_other_profile_is_served() -> None:
     for profile in PROFILES.values():
         if not profile.low_bit:
-            CudaTarget(GPU).require(profile)
+            CudaTarget(GPU).require(LLAMA, profile)
 
 
 def test_a_host_is_any_machine_with_such_a_gpu() -> None:

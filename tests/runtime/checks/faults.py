@@ -8,6 +8,7 @@ import numpy as np
 
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.executor.snapshot import Snapshot
 
 
 def several(kind: Kind, rows: Rows) -> bool:
@@ -19,7 +20,7 @@ class Faulty:
 
     def __init__(self, executor: Executor, fault: str, when: Callable[[Kind, Rows], bool] = several) -> None:
         self._executor, self._fault, self._when = executor, fault, when
-        self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.geometry, self.num_pages, self.num_slots = executor.geometry, executor.num_pages, executor.num_slots
         self.entries = executor.entries
         self._wrong = False
 
@@ -41,6 +42,12 @@ class Faulty:
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         return self._executor.kv(block_table, length)
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        return self._executor.save(slot, position)
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        self._executor.restore(slot, snapshot)
 
     def close(self) -> None:
         self._executor.close()
