@@ -130,8 +130,9 @@ void walk(const RuleArgs& a, const Block& block, const Units& units, bool tree, 
   for (int64_t row = 0; row < *a.count; ++row) {
     const int64_t above = a.slots.before(row, tree);
     const float decay = a.decay[row * a.decay_stride + block.head], beta = a.beta[row * a.beta_stride + block.head];
-    const Token token{units.q(row), units.k(row), a.v + row * a.v_stride + at,   decay, beta,
-                      a.y + row * a.y_stride + at, u ? u + row * width + at : nullptr};
+    const float* v = a.v + row * a.v_stride + at;
+    float* y = a.y + row * a.y_stride + at;
+    const Token token{units.q(row), units.k(row), v, decay, beta, y, u ? u + row * width + at : nullptr};
     step(token, above < 0 ? entry(row) : place(above), place(row), a.key_dim, block.lanes);
   }
 }

@@ -32,7 +32,7 @@ TAPS = (2, 3, 4, 8)
 BUSHY = Rows.of({2: [-1, 0, 0, 1, 1, 3, 5, 0, 4, 8, 9], 0: [-1, 0, 1, 0, 3], 1: [-1]}, [4, 0, 9], [3, 1, 4])
 """Lanes with branches, one longer than the window, one with nothing committed and one of one row."""
 SHAPES = st.builds(lambda n, taps: Heads(1, 1, 1, 1, n, taps), st.sampled_from(CHANNELS), st.sampled_from(TAPS))
-LEVEL = st.sampled_from(LEVELS).map(library)
+LEVEL = st.sampled_from(LEVELS)
 TEAM = st.sampled_from(THREADS)
 
 
@@ -62,7 +62,7 @@ def test_a_tree_is_the_definition(channels: int, taps: int) -> None:
 @given(passes(), SHAPES, LEVEL, TEAM, st.data())
 @FEW
 def test_a_verify_leaves_the_tail_and_a_commit_gives_the_bits_of_extend(
-    rows: Rows, heads: Heads, path: Path, threads: int, data: st.DataObject
+    rows: Rows, heads: Heads, level: str, threads: int, data: st.DataObject
 ) -> None:
     """In all layers at once; and not one number elsewhere is touched."""
     count, paths = len(rows.lane), accepted(data, rows)
@@ -70,24 +70,24 @@ def test_a_verify_leaves_the_tail_and_a_commit_gives_the_bits_of_extend(
     before = slotted.memory.copy()
     for layer in range(LAYERS):
         x, weight = taken(heads, count, seed=10 * layer)
-        y = slotted.convolve(x, weight, rows, tree=True, layer=layer, path=path, threads=threads)
+        y = slotted.convolve(x, weight, rows, tree=True, layer=layer, path=library(level), threads=threads)
         for line in paths:
             assert_bits(extended.convolve(x[line], weight, rows.line(line), layer=layer), y[line])
     assert_bits(slotted.memory, before)
     assert np.isnan(slotted.raw[:, count:]).all() and np.isnan(slotted.k).all() and np.isnan(slotted.u).all()
-    slotted.commit_conv(rows, paths, path, threads)
+    slotted.commit_conv(rows, paths, library(level), threads)
     assert_bits(slotted.memory, extended.memory)
 
 
 @given(passes(tree=False), SHAPES, LEVEL, TEAM, st.data())
 @FEW
 def test_no_bit_depends_on_where_a_pass_ends(
-    rows: Rows, heads: Heads, path: Path, threads: int, data: st.DataObject
+    rows: Rows, heads: Heads, level: str, threads: int, data: st.DataObject
 ) -> None:
     """Lanes side by side in one pass, each alone in two, and as a chain whose rows are all committed."""
     together, alone, chain = (Slotted(heads, rows) for _ in range(3))
     (x, weight), everything = taken(heads, len(rows.lane)), list(range(len(rows.lane)))
-    y = together.convolve(x, weight, rows, path=path, threads=threads)
+    y = together.convolve(x, weight, rows, path=library(level), threads=threads)
     for lane in dict.fromkeys(rows.lane):
         mine = [row for row in everything if rows.lane[row] == lane]
         cut = data.draw(st.integers(1, len(mine)))
@@ -97,8 +97,8 @@ def test_no_bit_depends_on_where_a_pass_ends(
             later = Rows.of({lane: list(range(-1, len(rest) - 1))}, starts, rows.slots)
             assert_bits(alone.convolve(x[rest], weight, later), y[rest])
     assert_bits(alone.memory, together.memory)
-    assert_bits(chain.convolve(x, weight, rows, tree=False, path=path, threads=threads), y)
-    chain.commit_conv(rows, [everything], path, threads)
+    assert_bits(chain.convolve(x, weight, rows, tree=False, path=library(level), threads=threads), y)
+    chain.commit_conv(rows, [everything], library(level), threads)
     assert_bits(chain.tail[:, USED], together.tail[:, USED])
 
 

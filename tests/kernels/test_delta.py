@@ -38,7 +38,7 @@ SHAPES = (
 )
 BUSHY = Rows.of({2: [-1, 0, 0, 1, 1, 2, 2, 0, 4, 8], 0: [-1, 0, 1, 0, 3], 1: [-1]}, [4, 0, 9], [3, 1, 4])
 """Lanes with branches that go on late, one with nothing committed and one of one row."""
-LEVEL = st.sampled_from(LEVELS).map(library)
+LEVEL = st.sampled_from(LEVELS)
 TEAM = st.sampled_from(THREADS)
 
 
@@ -77,7 +77,7 @@ def test_a_long_text_is_the_definition(heads: Heads) -> None:
 @given(passes(), st.sampled_from(SHAPES), LEVEL, TEAM, st.data())
 @FEW
 def test_a_verify_leaves_the_state_and_a_commit_gives_the_bits_of_extend(
-    rows: Rows, heads: Heads, path: Path, threads: int, data: st.DataObject
+    rows: Rows, heads: Heads, level: str, threads: int, data: st.DataObject
 ) -> None:
     """In all layers at once; and not one number elsewhere is touched."""
     count, paths = len(rows.lane), accepted(data, rows)
@@ -85,25 +85,25 @@ def test_a_verify_leaves_the_state_and_a_commit_gives_the_bits_of_extend(
     before = slotted.memory.copy()
     inputs = [Inputs.random(heads, count, seed=10 * layer) for layer in range(LAYERS)]
     for layer in range(LAYERS):
-        o = slotted.recur(inputs[layer], rows, tree=True, layer=layer, path=path, threads=threads)
+        o = slotted.recur(inputs[layer], rows, tree=True, layer=layer, path=library(level), threads=threads)
         for line in paths:
             assert_bits(extended.recur(inputs[layer].of(line), rows.line(line), layer=layer), o[line])
         assert_bits(slotted.decay[layer, :count], inputs[layer].decay)
     assert_bits(slotted.memory, before)
     assert all(np.isnan(x[:, count:]).all() for x in (slotted.k, slotted.u, slotted.decay, slotted.raw))
-    slotted.commit_state(rows, paths, path, threads)
+    slotted.commit_state(rows, paths, library(level), threads)
     assert_bits(slotted.memory, extended.memory)
 
 
 @given(passes(tree=False), st.sampled_from(SHAPES), LEVEL, TEAM, st.data())
 @FEW
 def test_no_bit_depends_on_where_a_pass_ends(
-    rows: Rows, heads: Heads, path: Path, threads: int, data: st.DataObject
+    rows: Rows, heads: Heads, level: str, threads: int, data: st.DataObject
 ) -> None:
     """Lanes side by side in one pass, each alone in two, and as a chain whose rows are all committed."""
     together, alone, chain = (Slotted(heads, rows) for _ in range(3))
     inputs, everything = Inputs.random(heads, len(rows.lane)), list(range(len(rows.lane)))
-    o = together.recur(inputs, rows, path=path, threads=threads)
+    o = together.recur(inputs, rows, path=library(level), threads=threads)
     for lane in dict.fromkeys(rows.lane):
         mine = [row for row in everything if rows.lane[row] == lane]
         cut = data.draw(st.integers(1, len(mine)))
@@ -113,9 +113,9 @@ def test_no_bit_depends_on_where_a_pass_ends(
             later = Rows.of({lane: list(range(-1, len(rest) - 1))}, starts, rows.slots)
             assert_bits(alone.recur(inputs.of(rest), later), o[rest])
     assert_bits(alone.memory, together.memory)
-    assert_bits(chain.recur(inputs, rows, tree=False, path=path, threads=threads), o)
+    assert_bits(chain.recur(inputs, rows, tree=False, path=library(level), threads=threads), o)
     chain.factors[[layer for layer in range(LAYERS) if layer != USED]] = 0
-    chain.commit_state(rows, [everything], path, threads)
+    chain.commit_state(rows, [everything], library(level), threads)
     assert_bits(chain.state[:, USED], together.state[:, USED])
 
 
