@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.delta import load_factors, run_of
-from tandem.kernels.cuda.delta_tiles import StateTiles, added, deal, faded, load_state, places, store_state
+from tandem.kernels.cuda.delta_tiles import StateTiles, added, deal, empty_state, faded, load_state, places, store_state
 from tandem.kernels.cuda.kv import power_of_two
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
@@ -42,15 +42,20 @@ def delta_commit(
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
     moves = tl.load(count)
     at = state + layer * LAYER + head * (DK * DV)
-    held = load_state(at, part, column, False, EACH, DK, DV)
+    held = empty_state(PARTS * COLUMNS * WARPS, EACH)
+    following = load_factors(
+        k_factor, u_factor, decay_factor, tl.load(move_row, mask=moves > 0, other=0), head, column, HEADS, GROUP, KEY,
+        DK, DV, PARTS * EACH,
+    )  # fmt: skip
     for i in range(moves):
-        own, row = tl.load(move_lane + i), tl.load(move_row + i)
+        own, (k, u, decay) = tl.load(move_lane + i), following
+        following = load_factors(
+            k_factor, u_factor, decay_factor, tl.load(move_row + tl.minimum(i + 1, moves - 1)), head, column, HEADS,
+            GROUP, KEY, DK, DV, PARTS * EACH,
+        )  # fmt: skip
         slot = tl.load(state_slot + own).to(tl.int64) * SLOT
         if own != tl.load(move_lane + i - 1, mask=i > 0, other=-1):
             held = load_state(at + slot, part, column, tl.load(move_target + i) > 0, EACH, DK, DV)
-        k, u, decay = load_factors(
-            k_factor, u_factor, decay_factor, row, head, column, HEADS, GROUP, KEY, DK, DV, PARTS * EACH
-        )  # fmt: skip
         held = added(faded(held, decay, EACH), deal(k, PARTS, COLUMNS, WARPS, EACH), u, EACH)
         last = own != tl.load(move_lane + i + 1, mask=i + 1 < moves, other=-1)
         store_state(at + slot, held, part, column, last, EACH, DK, DV)

@@ -32,13 +32,22 @@ def _held(part, column, there, row, EACH: tl.constexpr, DK: tl.constexpr, DV: tl
 
 
 @triton.jit
+def empty_state(THREADS: tl.constexpr, EACH: tl.constexpr):
+    """All zeros."""
+    held = ()
+    for _ in tl.static_range(EACH):
+        held = held + (tl.zeros((THREADS,), tl.float32),)  # noqa: RUF005 - Triton knows no star
+    return held
+
+
+@triton.jit
 def load_state(state, part, column, there, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr):
     """A head's state [DK, DV] at `state`; zeros where not `there`, a scalar."""
     held = ()
     at = state + part * (EACH * DV) + column
     for row in tl.static_range(EACH):
         inside = _held(part, column, there, row, EACH, DK, DV)
-        held = held + (tl.load(at + row * DV, mask=inside, other=0.0),)  # noqa: RUF005 - Triton knows no star
+        held = held + (tl.load(at + row * DV, mask=inside, other=0.0),)  # noqa: RUF005
     return held
 
 

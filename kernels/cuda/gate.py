@@ -8,6 +8,7 @@ import triton.language as tl
 from tandem.kernels.cuda.kv import power_of_two
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.pairs import summed
 
 BLOCK = 1024
 THREAD_ELEMENTS = 4
@@ -53,7 +54,7 @@ def gated_rms_norm(
 ):  # fmt: skip
     """x [rows, heads, WIDTH] and gate alike, of any float type, weight fp32 [WIDTH], count int32 [1] -> y in its own
     type; each head by itself, rounded to bfloat16 before its gate where ROUNDED. Grid (rows, heads)."""
-    i = tl.arange(0, BLOCK)
+    i = tl.arange(0, BLOCK)[None, :]
     inside = i < WIDTH
     gain = tl.load(weight + i, mask=inside, other=0.0)
     begin(PDL)
@@ -62,7 +63,7 @@ def gated_rms_norm(
         at = tl.program_id(1) * WIDTH + i
         value = tl.load(x + row * X_STRIDE + at, mask=inside, other=0.0).to(tl.float32)
         z = tl.load(gate + row * GATE_STRIDE + at, mask=inside, other=0.0).to(tl.float32)
-        normed = value * tl.rsqrt(tl.sum(value * value, 0) / WIDTH + EPS) * gain
+        normed = value * tl.rsqrt(summed(value * value) / WIDTH + EPS) * gain
         if ROUNDED:
             normed = normed.to(tl.bfloat16).to(tl.float32)
         result = normed * (z / (1.0 + tl.exp(-z)))
@@ -72,7 +73,7 @@ def gated_rms_norm(
 def gated_rms_norm_work(
     *, rows: int, heads: int, width: int, eps: float, rounded: bool, x_stride: int, gate_stride: int, y_stride: int
 ) -> Work:
-    """Over x [rows, heads, width]; the width alone orders the sum, strides count elements from row to row."""
+    """Over x [rows, heads, width]; strides count elements from row to row."""
     block = power_of_two(width)
     return work(
         (rows, heads), num_warps=min(max(block // (32 * THREAD_ELEMENTS), 1), MAX_WARPS), WIDTH=width, BLOCK=block,

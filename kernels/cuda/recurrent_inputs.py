@@ -13,6 +13,7 @@ from tandem.kernels.cuda.conv import ancestors, convolved, load_window, move_tai
 from tandem.kernels.cuda.kv import power_of_two
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.pairs import summed
 from tandem.kernels.delta import EPSILON
 
 FEW_ROWS = 32
@@ -23,18 +24,9 @@ TILE = 1024
 
 
 @triton.jit
-def _summed(x):
-    """[BR, BC] -> [BR, 1], sums of neighbours again and again: an order of the source's own, in any layout."""
-    for _ in tl.static_range(10):
-        if x.shape[1] > 1:
-            x = tl.sum(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)), 2)
-    return x
-
-
-@triton.jit
 def unit(x, EPSILON: tl.constexpr):
     """Rows [BR, BC] of length one."""
-    return x * tl.rsqrt(_summed(x * x) + EPSILON)
+    return x * tl.rsqrt(summed(x * x) + EPSILON)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from tandem import kernels
 from tests.kernels.cuda.recurring import Case, Memory, Sizes, commit
 from tests.kernels.recurrent import Rows, passes
 
-FEW = settings(max_examples=12, deadline=None)
+FEW = settings(max_examples=4, deadline=None)
 SIZES = st.sampled_from((Sizes(1, 1, 8, 3), Sizes(1, 3, 5, 20, 2), Sizes(2, 4, 12, 8, 3), Sizes(2, 2, 16, 33)))
 BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 
@@ -63,7 +63,7 @@ def assert_alike(found: Memory, wanted: Memory) -> None:
     equal(found.tail, wanted.tail)
 
 
-@given(passes(tree=False), SIZES)
+@given(passes(tree=False, most=5), SIZES)
 @FEW
 def test_rows_that_stay_are_the_definitions(rows: Rows, sizes: Sizes) -> None:
     case, memory = Case(sizes, rows), Memory(sizes, rows)
@@ -73,7 +73,7 @@ def test_rows_that_stay_are_the_definitions(rows: Rows, sizes: Sizes) -> None:
     assert_alike(memory, wanted)
 
 
-@given(passes(), SIZES)
+@given(passes(most=6), SIZES)
 @FEW
 def test_a_tree_is_the_definitions_and_leaves_states(rows: Rows, sizes: Sizes) -> None:
     case, memory = Case(sizes, rows), Memory(sizes, rows)
@@ -84,7 +84,7 @@ def test_a_tree_is_the_definitions_and_leaves_states(rows: Rows, sizes: Sizes) -
     equal(memory.state, wanted.state)
 
 
-@given(passes(), SIZES, st.sampled_from((torch.float32, torch.bfloat16)), st.data())
+@given(passes(most=6), SIZES, st.sampled_from((torch.float32, torch.bfloat16)), st.data())
 @FEW
 def test_a_commit_gives_the_bits_of_rows_that_stay(
     rows: Rows, sizes: Sizes, dtype: torch.dtype, data: st.DataObject
@@ -104,7 +104,7 @@ def test_a_commit_gives_the_bits_of_rows_that_stay(
     equal(memory.tail, wanted.tail)
 
 
-@given(passes(tree=False), SIZES, st.data())
+@given(passes(tree=False, most=5), SIZES, st.data())
 @FEW
 def test_no_bit_depends_on_how_rows_are_run(rows: Rows, sizes: Sizes, data: st.DataObject) -> None:
     """A chunk of all lanes, a chain, and every lane alone in two passes of another bucket each."""
@@ -137,9 +137,9 @@ def test_a_branch_begins_at_its_parent_in_a_tree_of_32_rows() -> None:
     case, memory = Case(sizes, rows), Memory(sizes, rows)
     alone = memory.copy()
     o = case.run(memory, "tree", 32)
-    for row in range(32):
+    for row in sorted(set(range(32)) - set(parents)):
         path = rows.path(row)
-        equal(case.run(alone.copy(), "extend", bucket_of(len(path)), rows.line(path), path)[-1], o[row])
+        equal(case.run(alone.copy(), "extend", bucket_of(len(path)), rows.line(path), path), o[path])
 
 
 def test_wide_heads_are_the_definitions() -> None:
