@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.checks.lab import Lab, token_ids
+from tandem.runtime.checks.orders import every_order
 from tandem.runtime.checks.proof import Report, random_tree
 from tandem.runtime.rows import verify_kind
 from tandem.tree import DraftTree
@@ -22,18 +23,6 @@ PROMPT = 17
 MOST_LANES = 4
 WIDEST = 6
 """Rows of a lane's chain or tree."""
-
-
-def every_order(kinds: tuple[str, ...]) -> list[str]:
-    """A closed walk that goes from every kind to every kind, itself included, once: kinds * kinds long."""
-    unused = {kind: list(kinds) for kind in kinds}
-    stack, walk = [kinds[0]], list[str]()
-    while stack:  # Hierholzer
-        if following := unused[stack[-1]]:
-            stack.append(following.pop())
-        else:
-            walk.append(stack.pop())
-    return walk[:0:-1]
 
 
 @dataclass(slots=True)
