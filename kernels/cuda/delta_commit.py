@@ -48,7 +48,8 @@ def delta_commit(
         DK, DV, PARTS * EACH,
     )  # fmt: skip
     for i in range(moves):
-        own, (k, u, decay) = tl.load(move_lane + i), following
+        own = tl.load(move_lane + i)
+        k, u, decay = following
         following = load_factors(
             k_factor, u_factor, decay_factor, tl.load(move_row + tl.minimum(i + 1, moves - 1)), head, column, HEADS,
             GROUP, KEY, DK, DV, PARTS * EACH,
