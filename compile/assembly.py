@@ -40,7 +40,7 @@ class Operand:
 
     `count` names the io count of its rows ("rows", "outputs" or "moves"), `stride` is in elements between rows,
     `shape` as traced, `dtype` one of fp32, bf16, int8, int4, int32. `extent` bytes from `offset` on are what launches
-    may touch.
+    may touch. In more than one of its `parts` a row is [parts, *shape[1:]] in fp32, to be summed in order.
     """
 
     place: Buffer | str
@@ -50,6 +50,7 @@ class Operand:
     stride: int = 0
     count: str = ""
     dtype: str = "fp32"
+    parts: int = 1
 
     def span(self) -> Span:
         """What a launch may touch of it: a whole buffer, or `extent` bytes of a region."""

@@ -54,7 +54,7 @@ class Lowering:
                     self._values[node] = inputs[name]
             elif node.op == "call_function":
                 self._apply(node)
-        outputs = [self.operand(node) for node in returned]
+        outputs = [self.output(node) for node in returned]
         if results and outputs != results:
             raise LoweringError("an output of the part is a view or comes twice; make it the result of an operator")
         return outputs
@@ -79,6 +79,10 @@ class Lowering:
         if not isinstance(value, Node):
             raise self.refusal(f"{value!r} stands where a tensor is wanted")
         return self._values[value]
+
+    def output(self, value: Any) -> Operand:
+        """An operand that the part returns; another part of the same device reads it."""
+        return self.operand(value)
 
     def rows(self, value: Any) -> Operand:
         """An operand that holds fp32 values per row of the pass, not a weight: those are stored in panels."""

@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 from tandem.kernels.cuda import linear as kernels
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, ChunkTiles, FewTiles, Matrix
+from tandem.kernels.cuda.parts import splits
 
 SHARED = 227 << 10
 """Bytes of shared memory of a multiprocessor; each program in it takes RESERVED beside its own."""
@@ -67,7 +68,7 @@ class Variant:
 
     def work(self, rows: int) -> Work:
         if isinstance(self.tiles, FewTiles):
-            return self.tiles.work(self.matrix)
+            return self.tiles.work(replace(self.matrix, y_stride=self.matrix.n * self.matrix.parts))
         return self.tiles.work(self.matrix, rows)
 
     def compile(self) -> Any:
@@ -102,7 +103,7 @@ def matrix_of(shape: str, itemsize: int = 2) -> Matrix:
         n, k, gated = SHAPES[shape]
     else:
         (n, k), gated = map(int, shape.split("x")), False
-    return Matrix(n, k, gated, itemsize, k, n)
+    return Matrix(n, k, gated, itemsize, k, n, 1 if gated else splits(n, k))
 
 
 def few_candidates(matrix: Matrix, rows: int) -> Iterator[FewTiles]:
@@ -133,7 +134,7 @@ def chunk_candidates(matrix: Matrix, rows: int) -> Iterator[ChunkTiles]:
     """Tiles whose sums fit the registers, in two orders of walking over y."""
     for (bm, bn, bk, warps, stages), group in product(CHUNK, (4, 16)):
         shared = (bm + bn * (1 + matrix.gated)) * bk * matrix.itemsize * stages
-        sums = bm * bn * (1 + matrix.gated) // (32 * warps)
+        sums = bm * bn * (1 + (matrix.gated or matrix.parts > 1)) // (32 * warps)
         one_order = group == 4 and rows <= 4 * bm
         if shared <= SHARED - RESERVED and sums <= 128 and bm <= max(64, rows) and not one_order:
             yield ChunkTiles(bm, bn, bk, warps, stages, group)

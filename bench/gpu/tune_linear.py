@@ -53,6 +53,7 @@ class Bench:
         self.buckets = [bucket for bucket in BUCKETS if bucket <= rows]
         self.x = torch.randn(rows, matrix.k, device="cuda").to(pool.dtype)
         self.y = torch.empty(rows, matrix.n, device="cuda")
+        self.parts = torch.empty(MAX_FEW_ROWS, matrix.parts, matrix.n, device="cuda")  # y of few rows
         self.loaded: dict[Variant, Any] = {}
         self.wrong: list[str] = []
         self.play(chunk_tiles(matrix, rows), rows)()
@@ -78,7 +79,8 @@ class Bench:
         constants = {**dict(work.constants), "PDL": True}
         rest = [constants[name] for name in kernel.src.fn.arg_names[5:]]
         launch, weights = kernel[work.grid], cycle(self.weights)
-        return lambda: launch(self.x, next(weights), None, filled, self.y, *rest)
+        y = self.parts if isinstance(tiles, FewTiles) else self.y
+        return lambda: launch(self.x, next(weights), None, filled, y, *rest)
 
     def peer(self, rows: int) -> Call:
         """The same of cuBLAS."""
@@ -88,9 +90,13 @@ class Bench:
 
     def check(self, tiles: Tiles, rows: int, count: int) -> None:
         """Rows below `count` must have the reference's bits, and the others stay as they were."""
-        self.y[:rows].fill_(torch.nan)
+        few = isinstance(tiles, FewTiles)
+        (self.parts if few else self.y)[:rows].fill_(torch.nan)
         self.play(tiles, rows, count)()
-        if not torch.equal(self.y[:count], self.reference[:count]) or not self.y[count:rows].isnan().all():
+        y, *others = self.parts[:rows].unbind(1) if few else [self.y[:rows]]
+        for other in others:
+            y = y + other
+        if not torch.equal(y[:count], self.reference[:count]) or not y[count:].isnan().all():
             self.wrong.append(f"{tiles}, {count} of {rows} rows")
 
     def us(self, call: Call) -> float:

@@ -1,13 +1,14 @@
 """The lowering of a part for one row bucket and one context class of a GPU.
 
-Three things beyond the common walk: values that only products read are kept as those round them, an operator whose
-only reader can take its work along waits for that reader, and what is pointwise between operators becomes kernels of
-its own, to be compiled later. Knows no operator by name.
+Four things beyond the common walk: values that only products read are kept as those round them, an operator whose
+only reader can take its work along waits for that reader, what is made in parts is summed for readers that take none,
+and what is pointwise between operators becomes kernels of its own, to be compiled later. Knows no operator by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -22,8 +23,9 @@ from tandem.compile.cuda.glue_kernel import GlueKernel
 from tandem.compile.cuda.rules import RULES
 from tandem.compile.lowering import DTYPES, TRACED, Lowering
 from tandem.compile.trace import OUTPUTS, ROWS, Part
-from tandem.compile.views import RESHAPES, readers
+from tandem.compile.views import RESHAPES, readers, width
 from tandem.kernels.cuda.launch import Work
+from tandem.kernels.cuda.parts import add_parts_work
 from tandem.keys import MAX_TREE_ROWS
 
 ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
@@ -111,13 +113,45 @@ class CudaLowering(Lowering):
         return free
 
     def operand(self, value: Any) -> Operand:
+        x = self._as_made(value)
+        if x.parts > 1:
+            self._values[value] = self._summed(x, self.scratch(x.shape, self.stored(value, x.dtype)))
+        return self._values[value]
+
+    def output(self, value: Any) -> Operand:
+        return self._as_made(value)
+
+    def rows(self, value: Any) -> Operand:
+        """An operand that holds values per row of the pass, in fp32 or already rounded."""
+        return self._checked_rows(value, self.operand(value))
+
+    def addends(self, value: Any) -> Operand:
+        """As `rows`, for a kernel that takes values in `Operand.parts`."""
+        return self._checked_rows(value, self._as_made(value))
+
+    def in_parts(self, node: Node, parts: int) -> Operand:
+        """Scratch for a node's output in `parts`, to be given to `keep` when it is made."""
+        rows, *rest = node.meta["val"].shape
+        return replace(self.scratch((rows, parts, *rest), "fp32"), shape=(rows, *rest), parts=parts)
+
+    def keep(self, node: Node, operand: Operand) -> None:
+        """Makes `operand`, in parts, a node's output; where that has a place chosen beforehand, the sum goes there."""
+        if chosen := self._values.get(node):
+            self._summed(operand, chosen)
+        else:
+            self._values[node] = operand
+
+    def _as_made(self, value: Any) -> Operand:
         if emit := self._waiting.pop(value, None) if isinstance(value, Node) else None:
             emit()
         return super().operand(value)
 
-    def rows(self, value: Any) -> Operand:
-        """An operand that holds values per row of the pass, in fp32 or already rounded."""
-        x = self.operand(value)
+    def _summed(self, x: Operand, y: Operand) -> Operand:
+        work = add_parts_work(self.most[x.count], width(x), x.parts, x.stride, y.stride)
+        self.launch("add_parts", work, x=x, count=self.count(x), y=y)
+        return y
+
+    def _checked_rows(self, value: Any, x: Operand) -> Operand:
         if not x.count or x.dtype not in ("fp32", self.compute):
             raise self.refusal(f"{value} holds no rows of the pass")
         return x

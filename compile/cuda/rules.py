@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from tandem.compile.cuda.products import linear_product, whole_product
 from tandem.compile.cuda.rules_attention import ATTENTION
-from tandem.compile.lowering import ITEM_BYTES
 from tandem.compile.views import VIEWS, arguments, registrar, width
 from tandem.kernels.cuda.embedding import embedding_work
 from tandem.kernels.cuda.head import argmax_chunks, argmax_gap_work, argmax_partial_work, gather_rows_work
-from tandem.kernels.cuda.linear import linear_work
 from tandem.kernels.cuda.norm import add_rms_norm_work, rms_norm_work
 from tandem.kernels.cuda.swiglu import swiglu_work
 
 if TYPE_CHECKING:
-    from tandem.compile.assembly import Operand
     from tandem.compile.cuda.lowering import CudaLowering
 
 RULES: dict[Any, Any] = dict(ATTENTION)
@@ -51,7 +49,7 @@ def _embedding(low: CudaLowering, node: Node) -> None:
 @rule(ops.linear.default)
 def _linear(low: CudaLowering, node: Node) -> None:
     def emit() -> None:
-        _product(low, node, low.result(node))
+        linear_product(low, node)
 
     (reader, *others) = node.users
     gated = reader.target is ops.swiglu.default and not others and node.args[2] is None
@@ -61,20 +59,10 @@ def _linear(low: CudaLowering, node: Node) -> None:
         emit()
 
 
-def _product(low: CudaLowering, node: Node, y: Operand, *, gated: bool = False) -> None:
-    x, weight = low.rows(node.args[0]), low.weight(node.args[1])
-    bias = None if node.args[2] is None else low.weight(node.args[2])
-    n, k = weight.shape
-    kernel, work = linear_work(
-        n // 2 if gated else n, k, low.most[x.count], gated, ITEM_BYTES[weight.dtype], x.stride, y.stride
-    )
-    low.launch(kernel, work, x=x, weight=weight, bias=bias, count=low.count(x), y=y)
-
-
 @rule(ops.swiglu.default)
 def _swiglu(low: CudaLowering, node: Node) -> None:
     if product := low.take(node.args[0], ops.linear.default):
-        return _product(low, product, low.result(node), gated=True)
+        return whole_product(low, product, node, gated=True)
     x, y = low.rows(node.args[0]), low.result(node)
     work = swiglu_work(low.most[x.count], width(y), x.stride)
     low.launch("swiglu", work, x=x, count=low.count(x), y=y)
@@ -105,7 +93,7 @@ def _add_rms_norm(low: CudaLowering, node: Node) -> None:
     row = None
     if first.args[1:] == second.args[1:] and low.take_all((first, second), ops.gather_rows.default):
         row, (first, second) = low.operand(first.args[1]), (first.args[0], second.args[0])
-    x, delta, weight, y = low.rows(first), low.rows(second), low.weight(scale), low.result(node, 1)
+    x, delta, weight, y = low.rows(first), low.addends(second), low.weight(scale), low.result(node, 1)
     read = any(user.args[1] == 0 and user.users for user in node.users)
     total = low.result(node, 0) if read else None
     work = add_rms_norm_work(
@@ -116,6 +104,7 @@ def _add_rms_norm(low: CudaLowering, node: Node) -> None:
         delta.stride,
         total.stride if total else 0,
         y.stride,
+        delta.parts,
     )
     low.launch("add_rms_norm", work, x=x, delta=delta, weight=weight, row=row, count=low.count(y), sum=total, y=y)
 

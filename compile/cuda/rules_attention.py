@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from tandem.compile.cuda.products import whole_product
 from tandem.compile.lowering import ITEM_BYTES
 from tandem.compile.views import arguments, columns, readers, registrar
 from tandem.kernels.cuda.attention import attention_works
@@ -63,7 +64,10 @@ def _kv_write(low: CudaLowering, node: Node) -> None:
     (cos, sin, position), y = map(low.operand, query.args[1:]), low.result(query)
     shared |= {"cos": cos, "sin": sin, "position": position, "y": y}
     sizes |= {"heads": y.shape[1], "half": cos.shape[1], "y_stride": y.stride}
-    if product := _take_product(low, query, node, cos.shape[1]):
+    product = _take_product(low, query, node, cos.shape[1])
+    if product and low.most["rows"] > MAX_FEW_ROWS:
+        whole_product(low, product, product)
+    elif product:
         x, weight = low.rows(product.args[0]), low.weight(product.args[1])
         bias = None if product.args[2] is None else low.weight(product.args[2])
         work = linear_rotary_work(k=weight.shape[1], itemsize=ITEM_BYTES[weight.dtype], x_stride=x.stride, **sizes)
@@ -83,11 +87,14 @@ def _query_beside(keys: Any) -> Node | None:
 
 
 def _take_product(low: CudaLowering, query: Node, write: Node, half: int) -> Node | None:
-    """The waiting product whose columns are q, k and v, in this order and all of them, if nobody else reads it."""
+    """The waiting product whose columns are q, k and v, in this order and all of them, if nobody else reads it.
+
+    Also where there are too many rows for it to turn them itself: its chains are then the same.
+    """
     keys, values, *_ = arguments(write)
     parts: list[Any] = [query.args[0], keys.args[0], values]
     spans = [span for span in map(columns, parts) if span]
-    if low.most["rows"] > MAX_FEW_ROWS or len(spans) < len(parts):
+    if len(spans) < len(parts):
         return None
     (product, *others), first, behind = zip(*spans, strict=True)
     in_order = [*first, product.meta["val"].shape[-1]] == [0, *behind] and all(other is product for other in others)

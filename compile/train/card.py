@@ -36,12 +36,12 @@ def card(
     command: str,
 ) -> str:
     """The text of README.md. `samples` are prompts and what the model wrote behind each."""
-    sections = [_TITLE, _model(config, parameters), _training(facts, settings, progress, machine)]
+    sections = [_TITLE, _model(config, settings, parameters), _training(facts, settings, progress, machine)]
     sections += [_scores(scores, settings), _samples(samples), _data(facts), f"## Command\n\n```\n{command}\n```\n"]
     return "\n".join(sections)
 
 
-def _model(config: Mapping[str, Any], parameters: int) -> str:
+def _model(config: Mapping[str, Any], settings: Settings, parameters: int) -> str:
     recurrent = config["layer_types"].count("linear_attention")
     return f"""## Model
 
@@ -52,6 +52,7 @@ def _model(config: Mapping[str, Any], parameters: int) -> str:
 | hidden size | {config["hidden_size"]} |
 | vocabulary | {config["vocab_size"]}, byte-level BPE; head and embedding are shared |
 | drafting layer | `mtp.*`, fed with a token's embedding and what the final norm gave for the token before it |
+| context | {config["max_position_embeddings"]} tokens, of which training saw {settings.length} at a time |
 | stored as | bfloat16 |
 
 Chat: `<|im_start|>user`, a line end, the message, `<|im_end|>`, a line end, and the same for `assistant`. Documents end

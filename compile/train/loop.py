@@ -34,7 +34,7 @@ class Trainer:
         self._base_rates = [[group["lr"] for group in optimiser.param_groups] for optimiser in self.optimisers]
         self.progress = Progress(total=settings.steps)
         if path.is_file():
-            self.progress = restore(path, run, model, self.optimisers, self.device)
+            self.progress = restore(path, run, model, self.optimisers)
         shares = [1.0, *[settings.draft_weight] * settings.draft_depth]
         self._weights = torch.tensor(shares, device=self.device)
         self._entropy: Callable[[Tensor, Tensor, Tensor], Tensor] = cross_entropy

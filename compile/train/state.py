@@ -78,11 +78,10 @@ def save(
     os.replace(part, path)
 
 
-def restore(
-    path: Path, run: Identity, model: nn.Module, optimisers: list[torch.optim.Optimizer], device: torch.device
-) -> Progress:
+def restore(path: Path, run: Identity, model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
     """The progress saved at `path`, with model and optimisers as they were. UsageError if the run is another."""
-    content = torch.load(path, map_location=device, weights_only=True)
+    # On the CPU: what belongs elsewhere is moved there by its owner, and counts of steps stay where they are read.
+    content = torch.load(path, map_location="cpu", weights_only=True)
     for part, wanted in run.items():
         if (found := content["run"][part]) != wanted:
             fields = wanted if isinstance(wanted, dict) else {part: wanted}

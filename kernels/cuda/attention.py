@@ -30,7 +30,7 @@ from tandem.kernels.cuda.attention_tiles import (
     take_path,
     tile_of,
 )
-from tandem.kernels.cuda.groups import TILE, first_position, group_of, num_groups
+from tandem.kernels.cuda.groups import NUM_SMALL, TILE, first_position, group_of, num_groups
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
 from tandem.kernels.cuda.softmax import empty, fold
@@ -168,8 +168,8 @@ class Tiles:
     num_stages: int
 
 
-PLACES = 264
-"""Programs that one wave of an H200's 132 processors holds, about: more tiles than needed cost nothing below it."""
+PLACES = 132
+"""Programs of one wave on an H200, where each fills a multiprocessor: more tiles than needed cost nothing below it."""
 
 
 def exponent_scale(scale: float) -> float:
@@ -188,6 +188,8 @@ def split_tiles(pairs: int, groups: int, itemsize: int) -> Tiles:
     """Tiles for a pass of `pairs` (row, query head) pairs of a kv head over a context of `groups` groups."""
     if itemsize == 4:
         return Tiles(16, 4, 1)
+    if pairs > 32 and groups <= NUM_SMALL.value:  # groups of two tiles of keys, which need no long pipeline
+        return Tiles(64, 8, 2)
     return Tiles(min(64, padded(pairs)), 4, 3)
 
 
@@ -226,10 +228,10 @@ def attention_works(
     )  # fmt: skip
     if tree:
         tail = work(
-            (rows, kv_heads), num_warps=8, num_stages=2 if itemsize == 2 else 1, DEPTH=8,
+            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=4,
             BG=1 << (heads // kv_heads - 1).bit_length(), **shapes, **where,
         )  # fmt: skip
         return [("attention_split", split), ("attention_tail", tail)]
-    warps, depth = (2, 8) if groups <= 16 else (2, 16) if rows > 4 else (4, 32)
+    warps, depth = (4 if rows == 1 else 2, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
     merge = work((rows, heads), num_warps=warps, DEPTH=depth, **shapes)
     return [("attention_split", split), ("attention_merge", merge)]

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.kernels.cuda.ptx import ask_for_whole_lines
 from tandem.kernels.signature import Signature, parse
 
+ask_for_whole_lines()
 Constant = int | float | bool
 
 

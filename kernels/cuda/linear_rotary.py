@@ -100,7 +100,7 @@ MIN_PAIRS = 8
 def rotary_tiles(matrix: Matrix, rows: int, half: int) -> FewTiles:
     """Tiles of `linear_rotary`: those of `linear` over the same weights, cut so that heads divide into whole tiles."""
     tiles = few_tiles(matrix, rows)
-    return replace(tiles, bn=min(tiles.bn, 2 * max(half & -half, MIN_PAIRS)))
+    return replace(tiles, bn=min(tiles.bn, 2 * max(half & -half, MIN_PAIRS)), rest=0)
 
 
 def linear_rotary_work(
@@ -123,7 +123,7 @@ def linear_rotary_work(
     matrix = Matrix((heads + 2 * kv_heads) * head_dim, k, False, itemsize, x_stride, y_stride)
     tiles = rotary_tiles(matrix, rows, half)
     alone = tiles.work(matrix)
-    shared = {name: value for name, value in alone.constants if name not in ("N", "GATED")}
+    shared = {name: value for name, value in alone.constants if name not in ("N", "GATED", "SPLIT", "REST")}
     return work(
         ((heads + 2 * kv_heads) * -(-2 * half // tiles.bn),), num_warps=alone.num_warps, num_stages=alone.num_stages,
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, TABLE_STRIDE=table_stride, PAGE=page, **shared,

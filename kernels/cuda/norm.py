@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.parts import sum_of_parts
 
 MAX_WARPS = 16
 THREAD_ELEMENTS = 8
@@ -68,6 +69,7 @@ def add_rms_norm(
     DELTA_STRIDE: tl.constexpr,
     SUM_STRIDE: tl.constexpr,
     Y_STRIDE: tl.constexpr,
+    PARTS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     EPS: tl.constexpr,
@@ -76,7 +78,8 @@ def add_rms_norm(
     """x and delta fp32 [rows, WIDTH], weight fp32 [WIDTH], count int32 [1] -> sum fp32 and y, both [count, WIDTH].
 
     `row` int32 [count] names the row of x and delta behind each row of the result; None means each its own. A `sum`
-    of None is not written. Rows begin every *_STRIDE elements; y is rounded to its own type. Grid (rows,).
+    of None is not written. Rows begin every *_STRIDE elements; y is rounded to its own type. A delta in PARTS is
+    [rows, PARTS, WIDTH]. Grid (rows,).
     """
     i = tl.arange(0, BLOCK)
     inside = i < WIDTH
@@ -88,7 +91,7 @@ def add_rms_norm(
         if row is not None:
             source = tl.load(row + place).to(tl.int64)
         value = tl.load(x + source * X_STRIDE + i, mask=inside, other=0.0)
-        total = value + tl.load(delta + source * DELTA_STRIDE + i, mask=inside, other=0.0)
+        total = value + sum_of_parts(delta + source * DELTA_STRIDE + i, inside, PARTS, WIDTH)
         if sum is not None:
             tl.store(sum + place * SUM_STRIDE + i, total, mask=inside)
         normed = total * _scale(total, WIDTH, EPS) * gain
@@ -117,9 +120,19 @@ def rms_norm_work(rows: int, groups: int, width: int, eps: float, x_stride: int,
 
 
 def add_rms_norm_work(
-    rows: int, width: int, eps: float, x_stride: int, delta_stride: int, sum_stride: int, y_stride: int
+    rows: int,
+    width: int,
+    eps: float,
+    x_stride: int,
+    delta_stride: int,
+    sum_stride: int,
+    y_stride: int,
+    parts: int = 1,
 ) -> Work:
-    """Work of `add_rms_norm` that makes `rows` rows; strides in elements, `sum_stride` of any value without a sum."""
+    """Work of `add_rms_norm` that makes `rows` rows; strides in elements, `sum_stride` of any value without a sum.
+
+    delta is in `parts`.
+    """
     block, num_warps = _shape(width)
     return work(
         (rows,),
@@ -127,6 +140,7 @@ def add_rms_norm_work(
         X_STRIDE=x_stride,
         DELTA_STRIDE=delta_stride,
         SUM_STRIDE=sum_stride,
+        PARTS=parts,
         Y_STRIDE=y_stride,
         WIDTH=width,
         BLOCK=block,

@@ -15,6 +15,7 @@ from tandem.kernels.cuda.launch import TritonKernel
 from tandem.kernels.cuda.linear import linear, linear_chunk
 from tandem.kernels.cuda.linear_rotary import linear_rotary
 from tandem.kernels.cuda.norm import add_rms_norm, rms_norm
+from tandem.kernels.cuda.parts import add_parts
 from tandem.kernels.cuda.recurrent_inputs import recurrent_inputs
 from tandem.kernels.cuda.rotary import rotary, rotary_kv_write
 from tandem.kernels.cuda.swiglu import swiglu
@@ -22,18 +23,10 @@ from tandem.kernels.cuda.swiglu import swiglu
 KERNELS: dict[str, TritonKernel] = {
     kernel.name: kernel
     for kernel in (
-        *(add_rms_norm, argmax_gap, argmax_partial, attention_chunk, attention_merge, attention_split, attention_tail),
-        *(
-            conv_commit,
-            conv_tail,
-            delta_commit,
-            delta_rule,
-            delta_verify,
-            gated_rms_norm,
-            recurrent_inputs,
-            sigmoid_gate,
-        ),
+        *(add_parts, add_rms_norm, argmax_gap, argmax_partial),
+        *(attention_chunk, attention_merge, attention_split, attention_tail),
+        *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
-        *(rotary_kv_write, swiglu),
+        *(rotary_kv_write, sigmoid_gate, swiglu),
     )
 }

@@ -38,9 +38,8 @@ def test_a_pass_reads_pages_asynchronously_and_nothing_before_its_wait(rows: int
     for name, work in works(rows, tree).items():
         before, after = parts(name, work)
         assert not any(read in before for read in ("ld.global", "cp.async"))
-        if name != "attention_merge":
-            assert "cp.async.cg.shared.global" in after
-            assert ("wgmma.mma_async" in after) == (name == "attention_split" and rows == 32)
+        assert ("cp.async.cg.shared.global" in after) == (name == "attention_split")
+        assert ("wgmma.mma_async" in after) == (name == "attention_split" and rows == 32)
 
 
 def test_a_chunk_multiplies_with_whole_groups_of_warps() -> None:

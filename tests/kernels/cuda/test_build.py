@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import triton
 
 from tandem.errors import CompileError
 from tandem.kernels.cuda import build, swiglu
 from tandem.kernels.cuda.build import Cubin, Pointer, Variant, compile_variant, compile_variants
 from tandem.kernels.cuda.launch import work
+from tandem.kernels.cuda.linear import linear_work
 from tandem.kernels.cuda.norm import rms_norm_work
 from tandem.kernels.cuda.swiglu import swiglu_work
 
@@ -22,17 +26,27 @@ NORM = Variant.of("rms_norm", [F32, F32, I32, F32], rms_norm_work(8, 1, 96, 1e-5
 @pytest.fixture(autouse=True)
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton would hand out what it compiled before."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
 
 
 def test_two_builds_of_kernels_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[None] = []
     together = compile_variants([SWIGLU, NORM, SWIGLU], 90, lambda: steps.append(None))
     assert list(together) == [SWIGLU, NORM] and len(steps) == 2
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "another"))
     for variant, cubin in together.items():
         assert compile_variant(variant, 90) == cubin
         facts(variant, cubin)
+
+
+def test_copies_of_weights_ask_for_whole_lines(tmp_path: Path) -> None:
+    name, work = linear_work(64, 256, 1, False, 2, 256, 64)
+    bf16 = Pointer("bf16", True)
+    (tmp_path / "x.cubin").write_bytes(compile_variant(Variant.of(name, [bf16, bf16, None, I32, F32], work), 90).data)
+    tool = triton.knobs.nvidia.cuobjdump.path
+    listing = subprocess.run([tool, "-sass", tmp_path / "x.cubin"], capture_output=True, text=True, check=True).stdout
+    copies = re.findall(r"LDGSTS\S+", listing)
+    assert copies and set(copies) == {"LDGSTS.E.BYPASS.LTC128B.128"}
 
 
 def facts(variant: Variant, cubin: Cubin) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tandem.kernels.cuda.linear import linear_work
-from tandem.kernels.cuda.linear_tiles import ChunkTiles, FewTiles, Matrix
+from tandem.kernels.cuda.linear_tiles import MULTIPROCESSORS, ChunkTiles, FewTiles, Matrix, even_columns
 from tests.kernels.cuda.chain import chained_dots
 from tests.kernels.cuda.interpreter import interpreted, run
 
@@ -148,6 +148,7 @@ FEW = st.builds(
     num_stages=st.just(3),
     weight_left=st.booleans(),
     prefetch=st.just(0),
+    rest=st.sampled_from([0, 8, 16]),
 )
 CHUNK = st.builds(
     ChunkTiles,
@@ -180,7 +181,7 @@ def test_no_tile_moves_a_bit(n: int, k: int, rows: int, gated: bool, tiles: FewT
 def test_work_covers_every_row_and_column_once(n: int, k: int, rows: int, gated: bool, itemsize: int) -> None:
     name, work = linear_work(n, k, rows, gated, itemsize, k, n)
     tile = dict(work.constants)
-    columns = -(-n // tile["BN"])
+    columns = -(-n // (tile["BN"] + tile.get("REST", 0)))
     assert name == ("linear" if rows <= 32 else "linear_chunk")
     if name == "linear":
         assert work.grid == (columns, 1, 1)
@@ -190,3 +191,17 @@ def test_work_covers_every_row_and_column_once(n: int, k: int, rows: int, gated:
         assert lines & (lines - 1) == 0
     else:
         assert work.grid == (columns * -(-rows // tile["BM"]), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"), [(10_240, (64, 16)), (17_408, (128, 8)), (8192, (64, 0)), (5120, (32, 8))]
+)
+def test_columns_of_the_27b_shape_go_round_evenly(columns: int, wanted: tuple[int, int]) -> None:
+    assert even_columns(columns) == wanted
+
+
+@given(columns=st.integers(1, 300_000))
+def test_even_columns_leave_no_multiprocessor_a_second_program(columns: int) -> None:
+    first, rest = even_columns(columns)
+    assert all(part & (part - 1) == 0 and part % 8 == 0 for part in (first, rest))
+    assert (first + rest) * MULTIPROCESSORS >= columns and first + rest <= 1.5 * (columns / MULTIPROCESSORS + 8)

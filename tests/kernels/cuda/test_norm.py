@@ -96,6 +96,38 @@ def test_add_rms_norm_norms_the_sum_of_the_rows_named(
     torch.testing.assert_close(y.double(), _normed(wanted, weight), rtol=TOLERANCE[dtype], atol=1e-6)
 
 
+@pytest.mark.parametrize("row", [None, [4, 0, 0]])
+@pytest.mark.parametrize("parts", [2, 5])
+def test_a_delta_in_parts_is_summed_in_their_order_first(parts: int, row: list[int] | None) -> None:
+    """With the bits of a norm of the sum; what stands behind a row's parts is poison."""
+    width, rows = 70, 8
+    x, weight = _random(5, width), 1 + _random(width)
+    delta = _random(5, parts, width) * 10.0 ** torch.arange(parts)[:, None].flip(0)  # far apart: their order shows
+    whole = torch.zeros(5, width)
+    for part in range(parts):
+        whole = whole + delta[:, part]
+    named = list(range(5)) if row is None else row
+    total, y = torch.full((rows, width), torch.nan), torch.full((rows, width), torch.nan)
+    stride = parts * width + 3
+    run(
+        interpreted("norm").add_rms_norm,
+        add_rms_norm_work(rows, width, EPS, width, stride, width, width, parts),
+        x=_poisoned(x, rows, width),
+        delta=_poisoned(delta.flatten(1), rows, stride),
+        weight=weight,
+        row=None if row is None else torch.tensor([*row, *[1 << 30] * 5], dtype=torch.int32),
+        count=_count(len(named)),
+        sum=total,
+        y=y,
+    )
+    wanted, y_wanted = _add_rms_norm(x, whole, weight, row, rows, torch.float32, True)
+    assert wanted is not None
+    assert torch.equal(total[: len(named)], (x + whole)[named]) and torch.equal(wanted, total[: len(named)])
+    assert torch.equal(y[: len(named)], y_wanted)
+    assert parts == 2 or not torch.equal(whole, delta.flip(1).cumsum(1)[:, -1])  # an order that shows
+    assert total[len(named) :].isnan().all() and y[len(named) :].isnan().all()
+
+
 def test_a_row_has_its_bits_in_every_bucket_at_every_place() -> None:
     x, delta, weight = _random(32, 320), _random(33, 320)[:32], _random(320)
     _, alone = _add_rms_norm(x[:1], delta[:1], weight, None, 1, torch.float32, True)
