@@ -196,9 +196,10 @@ def lane_pages(geometry: Geometry, context_length: int) -> int:
 
 
 def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
-    """Pages for `num_lanes` full contexts, fewer where they would take over MAX_KV_SHARE of memory, at least one's."""
+    """Pages for `num_lanes` full contexts, at least one's; fewer where they and as many states would take over
+    MAX_KV_SHARE of memory."""
     lane = lane_pages(geometry, context_length)
-    affordable = int(MAX_KV_SHARE * this_machine().memory) // geometry.page_bytes
+    affordable = int(MAX_KV_SHARE * this_machine().memory - num_lanes * geometry.state_bytes) // geometry.page_bytes
     return max(lane, min(num_lanes * lane, affordable))
 
 

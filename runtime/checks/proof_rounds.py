@@ -17,8 +17,9 @@ from tandem.runtime.checks.proof import Report, random_tree
 from tandem.runtime.rows import verify_kind
 from tandem.tree import DraftTree
 
-KINDS = ("plain", "none", "some", "all", "tree")
-"""A step; chains of which nothing, half and everything is accepted; a tree of which some path is."""
+KINDS = ("plain", "none", "some", "all", "tree", "restored")
+"""A step; chains of which nothing, half and everything is accepted; a tree of which some path is; a step behind another
+one that is taken back, so that the state comes from a snapshot."""
 PROMPT = 17
 MOST_LANES = 4
 WIDEST = 6
@@ -63,6 +64,8 @@ class RoundsProof:
 
     def _round(self, kinds: list[str], texts: list[Text], width: int) -> None:
         lanes, starts = list(range(len(texts))), [len(text.ids) for text in texts]
+        for lane in (lane for lane in lanes if kinds[lane] == "restored"):
+            self.lab.extend(lane, [self._random.randrange(self._vocab_size)], starts[lane])
         trees = [self._tree(kind, width) for kind in kinds]
         if all(len(tree) == 1 for tree in trees):
             found = [[bits] for bits in self.lab.step(lanes, [tree.tokens[0] for tree in trees], starts)]
@@ -79,7 +82,8 @@ class RoundsProof:
     def _tree(self, kind: str, width: int) -> DraftTree:
         if kind == "tree":
             return random_tree(width, self._vocab_size, self._random)
-        tokens = [self._random.randrange(self._vocab_size) for _ in range(1 if kind == "plain" else width)]
+        num_rows = 1 if kind in ("plain", "restored") else width
+        tokens = [self._random.randrange(self._vocab_size) for _ in range(num_rows)]
         return DraftTree.chain(tokens[0], tokens[1:], [0.5] * (len(tokens) - 1), "proof")
 
     def _path(self, kind: str, tree: DraftTree) -> list[int]:
