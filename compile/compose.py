@@ -11,7 +11,7 @@ from math import prod
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Operand
-from tandem.compile.lowering import Lowering
+from tandem.compile.lowering import ITEM_BYTES, Lowering
 from tandem.compile.models.spec import FULL_ATTENTION, HybridSpec, LlamaSpec, layer_types
 from tandem.compile.models.weights import weight_name
 from tandem.compile.profile import Format, Profile
@@ -21,18 +21,23 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 PAGE_TOKENS = 64
 """Tokens of a page: the tile of the attention kernels."""
 ITEM = 4
-"""Bytes of a value of a state, of a tail and of factors."""
+"""Bytes of a value of a state, and of all factors but the first."""
 
 
-def recurrent_facts(spec: LlamaSpec) -> dict[str, int]:
-    """What `Geometry` says of recurrent layers: how many there are, and what all of them keep."""
+def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, int]:
+    """What `Geometry` says of recurrent layers: how many there are, and what all of them keep.
+
+    `raw` is the type of a convolution's raw inputs in tails and factors.
+    """
     if not isinstance(spec, HybridSpec):
         return {}
-    layers, rows = spec.num_recurrent_layers, sum(map(prod, spec.factor_shapes))
+    layers, kept = spec.num_recurrent_layers, ITEM_BYTES[raw]
+    slot = ITEM * prod(spec.state_shape) + kept * prod(spec.tail_shape)
+    row = kept * prod(spec.factor_shapes[0]) + ITEM * sum(map(prod, spec.factor_shapes[1:]))
     return {
         "recurrent_layers": layers,
-        "state_bytes": layers * ITEM * (prod(spec.state_shape) + prod(spec.tail_shape)),
-        "factor_bytes": layers * ITEM * MAX_TREE_ROWS * rows,
+        "state_bytes": layers * -(-slot // ITEM) * ITEM,
+        "factor_bytes": layers * MAX_TREE_ROWS * row,
     }
 
 
@@ -74,6 +79,11 @@ class Composer:
             lowering.lower(part, inputs | self._caches(index))
         if isinstance(self.spec, HybridSpec):
             lowering.lower(trace_recurrent_commit(self.spec), inputs | self._all_states(self.spec))
+
+    @property
+    def raw(self) -> Format:
+        """The type of a convolution's raw inputs in tails and factors."""
+        return "fp32"
 
     @property
     def region_bytes(self) -> dict[str, int]:
@@ -126,15 +136,17 @@ class Composer:
 
         A slot has the states of all layers, then their tails; factors lie layer by layer.
         """
-        layers, state, tail = spec.num_recurrent_layers, ITEM * prod(spec.state_shape), ITEM * prod(spec.tail_shape)
+        layers, kept = spec.num_recurrent_layers, ITEM_BYTES[self.raw]
+        state, tail = ITEM * prod(spec.state_shape), kept * prod(spec.tail_shape)
         operands = {
             "state": Operand("state", index * state, state, (0, *spec.state_shape)),
-            "tail": Operand("state", layers * state + index * tail, tail, (0, *spec.tail_shape)),
+            "tail": Operand("state", layers * state + index * tail, tail, (0, *spec.tail_shape), dtype=self.raw),
         }
         offset = index * self.geometry.factor_bytes // layers
         for name, shape in zip(("raw", "k", "u", "decay"), spec.factor_shapes, strict=True):
-            extent = ITEM * MAX_TREE_ROWS * prod(shape)
-            operands[f"factors_{name}"] = Operand("factors", offset, extent, (MAX_TREE_ROWS, *shape))
+            dtype: Format = self.raw if name == "raw" else "fp32"
+            extent = ITEM_BYTES[dtype] * MAX_TREE_ROWS * prod(shape)
+            operands[f"factors_{name}"] = Operand("factors", offset, extent, (MAX_TREE_ROWS, *shape), dtype=dtype)
             offset += extent
         return operands
 

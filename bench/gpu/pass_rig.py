@@ -26,9 +26,9 @@ from bench.gpu.random_checkpoint import RandomCheckpoint
 from bench.gpu.shapes import SHAPES
 from tandem.artifacts.program import FULL, Program
 from tandem.artifacts.weights import MappedWeights
-from tandem.compile.compose import Composer
 from tandem.compile.cuda import products, rules_attention
 from tandem.compile.cuda import rows as layout
+from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.programs import encode_program, lower
 from tandem.compile.cuda.target import CudaTarget
@@ -65,7 +65,7 @@ class Rig:
         geometry = CudaTarget.find("cuda").geometry(spec, profile, args.context)
         geometry = replace(geometry, max_rows=FILL)  # the one prefill chunk that there is
         write_weights(spec, profile, checkpoint, folder / "w", layout=layout, context_length=args.context)
-        self._composer = Composer(spec, profile, geometry, MappedWeights(folder / "w"))
+        self._composer = CudaComposer(spec, profile, geometry, MappedWeights(folder / "w"))
         kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN) if args.kind is Kind.EXTEND else (args.kind,)
         bound = next(c for c in (1024, 2048, 4096, 8192, 16384, 32768) if args.at + args.rows <= c)
         self._shape = Shape(kinds, min(bound, args.context), args.rows)

@@ -92,13 +92,32 @@ def test_low_bit_profiles_are_refused(profile: str) -> None:
         CudaTarget(GPU).require(LLAMA, PROFILES[profile])
 
 
-def test_hybrids_are_refused_by_name_and_auto_is_the_cpu(see: See) -> None:
+def test_auto_is_the_gpu_for_hybrids_too(see: See) -> None:
     see(GPU)
-    with pytest.raises(
-        UsageError, match=r"^qwen3_5 has recurrent layers, which have no CUDA kernels yet: use --device"
-    ):
-        CudaTarget(GPU).require(HYBRID, BF16)
-    assert isinstance(find_target("auto", HYBRID, BF16), CpuTarget)
+    assert find_target("auto", HYBRID, BF16) == CudaTarget(GPU)
+    for profile in (BF16, find_profile("fp32")):
+        CudaTarget(GPU).require(HYBRID, profile)
+    with pytest.raises(UsageError, match="int8 has no CUDA kernels"):
+        CudaTarget(GPU).require(HYBRID, PROFILES["int8"])
+
+
+@pytest.mark.parametrize(("profile", "item"), [("bf16", 2), ("fp32", 4)])
+def test_capacities_of_a_hybrid_are_those_worked_by_hand(profile: str, item: int) -> None:
+    """Two recurrent layers of 4 heads of 8 x 8 behind 2 x 16 + 32 channels; one attention layer of 2 kv heads of 8."""
+    g = CudaTarget(GPU).geometry(HYBRID, find_profile(profile), 300)
+    assert (g.page_bytes, g.num_layers, g.recurrent_layers) == (2 * 64 * 2 * 8 * item, 1, 2)
+    assert g.state_bytes == 2 * (4 * 4 * 8 * 8 + item * 3 * 64)
+    assert g.factor_bytes == 2 * 32 * (item * 64 + 4 * (2 * 8 + 4 * 8 + 4))
+    assert g.fault() is None
+    # Extends and chains are programs of their own.
+    assert CudaTarget(GPU).num_programs(g) == 21 + 3 + 1
+
+
+def test_a_slot_of_odd_tails_is_whole_floats() -> None:
+    """3 x 17 inputs in bf16: the next slot's states would lie between two floats."""
+    odd = replace(HYBRID, linear_num_key_heads=1, linear_num_value_heads=1, linear_value_head_dim=1)
+    g = CudaTarget(GPU).geometry(odd, BF16, 300)
+    assert g.state_bytes == 2 * (4 * 8 + 2 * 3 * 17 + 2) and g.fault() is None
 
 
 def test_every_other_profile_is_served() -> None:
