@@ -6,6 +6,7 @@ in front of it. Knows no model and no numbers of a device.
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -67,20 +68,23 @@ class _Inputs(NamedTuple):
     @classmethod
     def take(cls, low: CudaLowering, node: Node, conv: Any) -> _Inputs:
         """Takes them; LoweringError where they are not all that `node` reads, or are of other rows."""
-        q, k, v, decay, beta = node.args[:5]
-        spans = [span for span in map(columns, (q, k, v)) if span]
-        sources = {source for source, *_ in spans}
-        edges = [edge for _, first, behind in spans for edge in (first, behind)]
-        gates = {(gate.args[0], gate.args[1]) for gate in (decay, beta) if len(gate.args) == 2}
-        if len(spans) == 3 and len(sources) == 1 and len({source for source, _ in gates}) == 1:
-            found = cls(next(iter(sources)), next(iter(gates))[0])
-            size = found.conv.meta["val"].shape[-1]
-            in_order = edges[0] == 0 and edges[1:-1:2] == edges[2::2] and edges[-1] == size
-            alike = q.meta["val"].shape == k.meta["val"].shape and decay.args[1:] == (0,) and beta.args[1:] == (1,)
-            there = in_order and alike and found.conv.args[3:7] == node.args[6:10]
-            if there and low.take(found.conv, conv) and low.take(found.gates, ops.delta_gates.default):
-                return found
+        q, k, v, decay, beta, _, *where = arguments(node)[:10]
+        found = cls._of((q, k, v), decay, beta)
+        alike = found and q.meta["val"].shape == k.meta["val"].shape and arguments(found.conv)[3:7] == where
+        if found and alike and low.take(found.conv, conv) and low.take(found.gates, ops.delta_gates.default):
+            return found
         raise low.refusal("reads no convolution's q, k and v and no gates of its own")
+
+    @classmethod
+    def _of(cls, parts: tuple[Any, ...], decay: Any, beta: Any) -> _Inputs | None:
+        """What all of `parts` show columns of, in order and no others, and what both gates are of."""
+        spans = [span for span in map(columns, parts) if span]
+        if len(spans) < len(parts) or decay.target is not getitem or beta.target is not getitem:
+            return None
+        (conv, *others), first, behind = zip(*spans, strict=True)
+        in_order = [*first, conv.meta["val"].shape[-1]] == [0, *behind] and all(other is conv for other in others)
+        (gates, which), (other, second) = arguments(decay), arguments(beta)
+        return cls(conv, gates) if in_order and gates is other and (which, second) == (0, 1) else None
 
 
 def _where(low: CudaLowering, node: Node) -> dict[str, Operand]:
@@ -95,14 +99,13 @@ def _slot(low: CudaLowering, slots: Operand) -> int:
 
 def _prepare(low: CudaLowering, node: Node, taken: _Inputs, kept: dict[str, Operand], *, tree: bool) -> None:
     """The launch in front of delta rule `node`. `kept` are a verify's factors; without, tails are moved on."""
-    value, taps, slots = taken.conv.args[:3]
+    value, taps, slots, *_ = arguments(taken.conv)
     x, weight, tail, where = low.rows(value), low.weight(taps), low.operand(slots), _where(low, node)
-    a, b = map(low.rows, taken.gates.args[:2])
-    a_log, dt_bias = map(low.weight, taken.gates.args[2:])
+    (a, b), (a_log, dt_bias) = map(low.rows, taken.gates.args[:2]), map(low.weight, taken.gates.args[2:])
     if a.stride != b.stride or {x.dtype, a.dtype, b.dtype} != {"fp32"}:
         raise low.refusal("its gates are columns of two products, or its inputs were rounded")
     y, decay, beta = low.result(taken.conv), kept.get("decay"), low.result(taken.gates, 1)
-    _, key_heads, dk = node.args[0].meta["val"].shape
+    _, key_heads, dk = arguments(node)[0].meta["val"].shape
     rows, channels, slot, count = low.most[x.count], width(x), _slot(low, tail), low.count(x)
     work = recurrent_inputs_work(
         rows=rows, verify=bool(kept), tree=tree, width=tail.shape[1] + 1, key_heads=key_heads, dk=dk,
@@ -144,14 +147,14 @@ def _delta_rule(low: CudaLowering, node: Node) -> None:
 @rule(ops.delta_verify.default)
 def _delta_verify(low: CudaLowering, node: Node) -> None:
     """Keys and decays go straight to the factors, and are read there."""
-    *factors, tree = node.args[10:]
-    k, u, decay = map(low.operand, factors)
+    k, u, decay = map(low.operand, node.args[10:13])
+    tree = bool(arguments(node)[13])
     taken = _Inputs.take(low, node, ops.conv_verify.default)
     raw = low.operand(taken.conv.args[7])
-    _prepare(low, node, taken, {"raw": raw, "k_factor": k, "decay": decay}, tree=bool(tree))
+    _prepare(low, node, taken, {"raw": raw, "k_factor": k, "decay": decay}, tree=tree)
     q, v, beta = (low.rows(node.args[i]) for i in (0, 2, 4))
     state = low.operand(node.args[5])
-    work = delta_verify_work(tree=bool(tree), **_sizes(low, node, state) | {"k_stride": width(k)})
+    work = delta_verify_work(tree=tree, **_sizes(low, node, state) | {"k_stride": width(k)})
     low.launch(
         "delta_verify", work, q=q, k=k, v=v, decay=decay, beta=beta, state=state, u_factor=u, count=low.count(q),
         y=low.result(node), **_where(low, node),

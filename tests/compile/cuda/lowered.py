@@ -127,9 +127,12 @@ def names(found: list[Launch]) -> list[str]:
     return [launch.kernel for launch in found]
 
 
-def composer(folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256) -> CudaComposer:
-    """A tiny model of `family`, its weights written into `folder`."""
-    checkpoint, chosen = open_checkpoint(str(make_checkpoint(folder / "checkpoint", family))), find_profile(profile)
+def composer(
+    folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256, **overrides: Any
+) -> CudaComposer:
+    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there."""
+    made = make_checkpoint(folder / "checkpoint", family, **overrides)
+    checkpoint, chosen = open_checkpoint(str(made)), find_profile(profile)
     spec, path = resolve(checkpoint.config), folder / "weights"
     write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length)
     return CudaComposer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
