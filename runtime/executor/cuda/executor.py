@@ -23,6 +23,7 @@ from tandem.runtime.executor.cuda.image import Image, Loaded, check_room, region
 from tandem.runtime.executor.cuda.modules import Modules
 from tandem.runtime.executor.cuda.passes import Passes
 from tandem.runtime.executor.cuda.shelf import Shelf
+from tandem.runtime.executor.cuda.slots import Slots
 from tandem.runtime.executor.cuda.weights import Weights
 from tandem.runtime.executor.regions import check_regions, kv_bytes
 from tandem.runtime.executor.snapshot import Snapshot
@@ -59,7 +60,7 @@ class CudaExecutor:
             raise
 
     def _open(self, image: Image, byte: int) -> None:
-        """Everything on the device, scratch and KV filled with `byte`. Weights arrive while graphs are made."""
+        """Everything on the device, all but weights and io filled with `byte`. Weights arrive while graphs are made."""
         driver, stack, layout = self._driver, self._stack, IoLayout(self.geometry)
         device = driver.device(image.device)
         self._context, self._thread = owned.context(stack, driver, device), threading.get_ident()
@@ -73,6 +74,7 @@ class CudaExecutor:
             self._modules.functions(program)
         self._graphs = stack.enter_context(ExitStack())
         self._passes = Passes(stack, driver, layout, self._bases["io"])
+        self._slots = Slots(stack, driver, self._bases["state"], self.geometry.state_bytes) if self.num_slots else None
         for name in self._sizes.keys() - {"weights"}:
             driver.fill(self._bases[name], 0 if name == "io" else byte, self._sizes[name], self._passes.stream)
         self._side, self._num_graphs, self._graphs_ms = owned.stream(stack, driver), 0, 0.0
@@ -130,19 +132,14 @@ class CudaExecutor:
 
     def save(self, slot: int, position: int) -> Snapshot:
         self._enter()
-        state = np.empty(self.geometry.state_bytes, np.uint8)
-        self._driver.to_host(state.ctypes.data, self._slot(slot), state.nbytes, self._passes.stream)
-        self._driver.synchronize(self._passes.stream)
-        return Snapshot(self._bundle, position, state)
+        assert self._slots is not None, "a model without recurrent layers has no states"
+        return Snapshot(self._bundle, position, self._slots.read(slot))
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         snapshot.require(self._bundle, self.geometry.state_bytes)
         self._enter()
-        self._driver.to_device(self._slot(slot), snapshot.state.ctypes.data, snapshot.nbytes, self._passes.stream)
-        self._driver.synchronize(self._passes.stream)
-
-    def _slot(self, slot: int) -> int:
-        return self._bases["state"] + slot * self.geometry.state_bytes
+        assert self._slots is not None, "a model without recurrent layers has no states"
+        self._slots.write(slot, snapshot.state)
 
     def close(self) -> None:
         """Gives everything back; calls after the first do nothing."""
