@@ -90,7 +90,7 @@ def _names(point: Mapping[str, float]) -> list[str]:
 
 def _thinned(history: Sequence[dict[str, float]], count: int) -> list[dict[str, float]]:
     step = max(1, len(history) // count)
-    return [*history[::step], history[-1]] if history else []
+    return [*reversed(history[::-1][::step])]
 
 
 def _scores(scores: Mapping[str, Score], settings: Settings) -> str:
