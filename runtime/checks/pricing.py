@@ -82,8 +82,10 @@ def _blocks_in_use(executor: Executor) -> int:
 
 
 def _passes(executor: Executor, bound: int) -> list[tuple[Kind, int]]:
-    """What is measured in a class. Where each count has a program, a step of several lanes is a chain's: not twice."""
-    chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if executor.entries else ()
+    """What is measured in a class. Where each count has a program, a step of several lanes is a chain's, not twice;
+    unless it moves states on, which a chain does not."""
+    shared = executor.entries and not executor.num_slots
+    chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if shared else ()
     passes = [(kind, rows) for kind in Kind for rows in row_counts(kind, executor, bound)]
     return [(kind, rows) for kind, rows in passes if kind is not Kind.EXTEND or rows not in chains]
 
