@@ -21,7 +21,7 @@ from tandem.runtime.request import Request
 from tests.compile.models import oracle
 from tests.fakes import EvenRouter, Recorder
 
-NUM_IDS = 20
+NUM_IDS = 12
 
 
 @pytest.fixture(scope="module")
