@@ -13,7 +13,7 @@ from tandem.runtime.executor.snapshot import Snapshot
 
 
 class History:
-    """The ids that lanes hold, and up to `kept_bytes` of snapshots on the way, those last made or used.
+    """The ids that lanes hold, and up to `kept_bytes` of snapshots of where they were put, those last made or used.
 
     `slots` are the lanes' slots; `replay` keeps a lane's ids from a position on that its state has reached.
     """
@@ -45,10 +45,6 @@ class History:
             self._drop(lane, start)
         held[start:end] = ids
         self._position[lane] = end
-        if self._room and (lane, end) not in self._kept:
-            self._kept[lane, end] = self._executor.save(self._slots[lane], end)
-            while len(self._kept) > self._room:
-                self._kept.popitem(last=False)
 
     def seek(self, lane: int, position: int) -> None:
         """Makes the lane's slot hold the state of its first `position` ids."""
@@ -67,6 +63,14 @@ class History:
         self._position[lane] = at
         if at < position:
             self._replay(lane, self._ids[lane][at:position], at)
+            self._keep(lane, position)
+
+    def _keep(self, lane: int, position: int) -> None:
+        """A place that was come back to once is come back to again; on the way there is little that is."""
+        if self._room:
+            self._kept[lane, position] = self._executor.save(self._slots[lane], position)
+            while len(self._kept) > self._room:
+                self._kept.popitem(last=False)
 
     def _base(self, lane: int, position: int) -> Snapshot | None:
         """The last snapshot of the lane that is not behind `position`."""

@@ -43,7 +43,7 @@ def token_ids(count: int, vocab_size: int, seed: int) -> list[int]:
 class Lab:
     """Lanes with pages of their own, scattered over the pool, so that block tables matter; so are their slots.
 
-    Up to `kept_bytes` of recurrent states are kept on the way, for lanes that will be put back often.
+    Up to `kept_bytes` of recurrent states are kept of places that lanes were put to, as they often are again.
     """
 
     def __init__(self, executor: Executor, num_lanes: int, kept_bytes: int = 0) -> None:
