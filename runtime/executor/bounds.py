@@ -32,6 +32,7 @@ from tandem.runtime.executor.extents import (
     PAGE,
     PANEL,
     STORED,
+    VERIFIES,
 )
 
 Signature = Sequence[str]
@@ -44,16 +45,16 @@ WORD = 4
 """Bytes of a number: no pointer lies between two."""
 
 
-def check(program: Program, signatures: Sequence[Signature], geometry: Geometry) -> None:
+def check(program: Program, signatures: Sequence[Signature], geometry: Geometry, *, extends: bool = False) -> None:
     """Raises BundleCorrupt that names the first launch, kernel and argument that do not fit.
 
-    `signatures` are those of `program.kernels`, in order.
+    `signatures` are those of `program.kernels`, in order. `extends`: passes may have more rows than a verify.
     """
     if geometry.page_tokens != PAGE:
         raise BundleCorrupt(f"pages of {geometry.page_tokens} tokens, kernels know those of {PAGE}; {REMEDY}")
     if geometry.max_outputs < MAX_TREE_ROWS:
         raise BundleCorrupt(f"passes of {geometry.max_outputs} outputs, a verify wants {MAX_TREE_ROWS}; {REMEDY}")
-    bounds = _Bounds(program, geometry, IoLayout(geometry))
+    bounds = _Bounds(program, geometry, IoLayout(geometry), geometry.max_rows if extends else geometry.verify_rows)
     for kernel, signature in zip(program.kernels, signatures, strict=True):
         if (given := len(kernel.param_sizes)) != len(signature):
             raise BundleCorrupt(f"{kernel.symbol} takes {len(signature)} arguments, not {given}; {REMEDY}")
@@ -93,6 +94,7 @@ class _Bounds:
     program: Program
     geometry: Geometry
     layout: IoLayout
+    pass_rows: int
 
     def fault(self, kernel: str, signature: Signature, arguments: Sequence[tuple[int, int]]) -> str | None:
         """Why a launch may not run; `arguments` are (region, value) in the signature's order."""
@@ -104,6 +106,8 @@ class _Bounds:
         rows = {0: g.max_rows, 4: g.max_outputs, 8: g.verify_rows}.get(place)
         if rows is None:
             return f"count is byte {values['<count'][1]} of io, which is another field"
+        if stem in VERIFIES and min(rows, self.pass_rows) > g.verify_rows:
+            return f"is for {g.verify_rows} rows of a verify, a pass here has {self.pass_rows}"
         for word, (region, value) in values.items():
             if region == CONSTANT and value == 0 and word[1:] in OPTIONAL.get(stem, ()):
                 continue

@@ -88,9 +88,10 @@ class CpuExecutor:
         scratch = scratch_bytes(list(image.programs.values()))
         state_bytes = self.num_slots * g.state_bytes
         _check_memory(scratch + layout.nbytes + num_pages * g.page_bytes + state_bytes + g.factor_bytes)
-        for program in image.programs.values():
+        for kind, program in image.programs.items():
             check_regions(program, layout, image.weights.nbytes)
-            bounds.check(program, [image.library.signature(k.symbol) for k in program.kernels], g)
+            signatures = [image.library.signature(k.symbol) for k in program.kernels]
+            bounds.check(program, signatures, g, extends=kind is Kind.EXTEND)
         self._library, self._bundle = image.library, image.bundle
         self._regions = {
             "weights": image.weights,

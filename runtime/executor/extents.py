@@ -11,6 +11,8 @@ hold so many tokens; no head is wider, no convolution longer."""
 
 OPTIONAL = {"linear": ("bias", "delta", "norm", "sum")}
 """By kernel: pointers that may be null."""
+VERIFIES = ("attention_tree", "conv_verify", "delta_verify")
+"""Kernels that read ancestors or write factors, of which io and the region have no more than a verify's rows."""
 FLAGS = ("gated", "tree", "rounded")
 """Whole numbers that are 0 or 1."""
 

@@ -198,3 +198,12 @@ def test_a_launch_that_reaches_outside_is_named(
 def test_another_geometry_is_refused(staged: Staged, name: str, line: str) -> None:
     with pytest.raises(BundleCorrupt, match=line):
         checked(staged, staged.programs[Kind.COMMIT], **{name: 2 * getattr(staged.composer.geometry, name)})
+
+
+@pytest.mark.parametrize("kind", [CHAIN, TREES])
+def test_a_verify_is_no_extend(staged: Staged, kind: Kind) -> None:
+    """An extend of more rows than 32 would write factors, and read ancestors, behind their ends."""
+    programs = staged.programs | {EXTEND: staged.programs[kind]}
+    image = Image(staged.composer.geometry, staged.weights.data, Library(library(), 1), programs)
+    with pytest.raises(BundleCorrupt, match=r"tdm_.*: is for 32 rows of a verify, a pass here has 64; rebuild"):
+        CpuExecutor(image, num_pages=2)
