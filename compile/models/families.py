@@ -14,6 +14,8 @@ from tandem.errors import CheckpointError
 
 MAX_HEAD_DIM = 256
 """Attention holds a whole head at once."""
+MAX_LAYERS = 1024
+"""More is a slip of the pen; a plan would be drawn for every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ def _spec(
     hidden_size = config.size("hidden_size")
     head_dim = config.size("head_dim", head_dim or hidden_size // heads)
     context = config.size("max_position_embeddings")
+    layers = config.size("num_hidden_layers")
+    if layers > MAX_LAYERS:
+        raise unsupported("num_hidden_layers", layers, f"up to {MAX_LAYERS}")
     if heads % key_value_heads:
         raise CheckpointError(
             f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {key_value_heads}"
@@ -87,7 +92,7 @@ def _spec(
         family=family,
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
-        num_hidden_layers=config.size("num_hidden_layers"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from tandem.compile.models.config import Config, unsupported
+from tandem.compile.models.rope import rope_section
 from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec
 from tandem.errors import CheckpointError
 
@@ -21,11 +22,12 @@ MULTIMODAL = ("mrope_section", "mrope_interleaved")
 
 def plain_rope(config: Config) -> tuple[Config, float]:
     """The config with its rope as a text model's own, and the share of a head's dimensions that is turned."""
-    name = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    name = rope_section(config)
     section = config.section(name)
     factor = section.number(PARTIAL, config.number(PARTIAL, 0.25))
     rope = {field: value for field, value in section.fields.items() if field not in (PARTIAL, *MULTIMODAL)}
-    rest: Mapping[str, Any] = {field: value for field, value in config.fields.items() if field != PARTIAL}
+    moved = (PARTIAL, "rope_scaling")
+    rest: Mapping[str, Any] = {field: value for field, value in config.fields.items() if field not in moved}
     return Config({**rest, name: rope or None}, config.path), factor
 
 

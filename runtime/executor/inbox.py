@@ -45,6 +45,8 @@ class Inbox:
         self._set_counts(0, 0, len(moves.lane))
         for view, values in zip(self._move_views, (moves.lane, moves.source, moves.target), strict=True):
             _put(view, values)
+        if moves.row and not 0 <= min(moves.row) <= max(moves.row) < len(self._move_views[0]):
+            raise ValueError(f"rows {list(moves.row)} are moved; a verify has {len(self._move_views[0])}")
         self._set_recurrent(self._move_row, moves.row, moves.state_slot, len(moves.lane))
 
     def _set_recurrent(self, view: memoryview | None, values: Sequence[int], slots: Sequence[int], count: int) -> None:

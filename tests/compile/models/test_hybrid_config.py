@@ -150,6 +150,7 @@ def test_a_share_of_a_head_that_is_no_even_number_of_dimensions(factor: float) -
         ({"layer_types": [LINEAR, FULL]}, ("2 layer_types", "64")),
         ({"layer_types": FULL}, ("layer_types", FULL)),
         ({"full_attention_interval": 0, "layer_types": "absent"}, ("full_attention_interval", "0")),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e7}}, ("rope_parameters", "'yarn'")),
         ({"linear_num_key_heads": -1}, ("linear_num_key_heads", "-1")),
         ({"linear_key_head_dim": "128"}, ("linear_key_head_dim", "'128'")),
     ),

@@ -126,6 +126,9 @@ def test_rows_that_do_not_say_what_they_follow_are_refused(executor: CpuExecutor
             executor.run(Kind.EXTEND, wrong)
     with pytest.raises(ValueError, match="1 rows with 0 parents or places"):
         executor.commit(Moves([0], [0], [0], table, state_slot=[0]))
+    for row in (-1, 32):
+        with pytest.raises(ValueError, match=rf"rows \[{row}\] are moved; a verify has 32"):
+            executor.commit(Moves([0], [0], [0], table, [row], state_slot=[0]))
     places = range(33)
     wide = Rows([1] * 33, places, [0] * 33, places, places, [0], table, parent=range(-1, 32), state_slot=[0])
     with pytest.raises(ValueError, match="a verify of 33 rows, factors are kept of 32"):
