@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from tandem.artifacts.io import Geometry
-from tandem.artifacts.record import Capacity, Record
+from tandem.artifacts.record import Bytes, Capacity, Count, Record
 
 
 class GeometryRecord(Record, frozen=True):
@@ -22,6 +22,9 @@ class GeometryRecord(Record, frozen=True):
     page_tokens: Capacity
     page_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     kv_planes: tuple[tuple[Capacity, Capacity], ...]
+    recurrent_layers: Count
+    state_bytes: Bytes
+    factor_bytes: Bytes
 
     @classmethod
     def of(cls, geometry: Geometry) -> GeometryRecord:

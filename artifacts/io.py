@@ -22,7 +22,9 @@ NUM_COUNTS = 16
 class Geometry:
     """Capacities a bundle is compiled for. `page_bytes` spans K and V of all layers for `page_tokens` tokens.
 
-    `kv_planes` draws one layer's share of a page: arrays [groups, page_tokens, bytes], as (groups, bytes) each.
+    `kv_planes` draws one layer's share of a page: arrays [groups, page_tokens, bytes], as (groups, bytes) each. Layers
+    of recurrence have no share of it: `state_bytes` is what all of them keep of one lane, `factor_bytes` what a verify
+    of MAX_TREE_ROWS rows leaves there for its commit; a model without such layers has 0 of each.
     """
 
     context_length: int
@@ -33,6 +35,9 @@ class Geometry:
     page_tokens: int
     page_bytes: int
     kv_planes: tuple[tuple[int, int], ...] = ()
+    recurrent_layers: int = 0
+    state_bytes: int = 0
+    factor_bytes: int = 0
 
     @property
     def blocks_per_lane(self) -> int:
@@ -56,6 +61,9 @@ class Geometry:
             return f"page_bytes {self.page_bytes} is no multiple of the {layer_bytes} bytes that kv_planes draw"
         if self.max_outputs > self.max_rows:
             return f"max_outputs {self.max_outputs} is above max_rows {self.max_rows}"
+        layers, kept = self.recurrent_layers, (self.state_bytes, self.factor_bytes)
+        if any(bool(nbytes) is not bool(layers) or (layers and nbytes % (4 * layers)) for nbytes in kept):
+            return f"{layers} recurrent layers do not share {kept[0]} bytes of state and {kept[1]} of factors"
         return None
 
 
@@ -82,6 +90,8 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "lane", "int32", (g.max_rows,)  # row of `block_table`
     yield "slot", "int32", (g.max_rows,)  # logical KV slot in the lane where the row is written
     yield "prefix", "int32", (g.max_rows,)  # positions below it sit in the slot of their own number
+    if g.recurrent_layers:
+        yield "parent", "int32", (g.max_rows,)  # row of this pass that a row follows, -1 for what a lane holds
     # ancestor[r, i] is the logical slot of position prefix[r] + i, up to and including the row itself.
     yield "ancestor", "int32", (g.verify_rows, MAX_TREE_ROWS)
     yield "output_row", "int32", (g.max_outputs,)  # rows whose logits are wanted, in order
@@ -89,6 +99,9 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "move_lane", "int32", (g.verify_rows,)
     yield "move_source", "int32", (g.verify_rows,)
     yield "move_target", "int32", (g.verify_rows,)
+    if g.recurrent_layers:
+        yield "move_row", "int32", (g.verify_rows,)  # row of the last verify that a commit moves
+        yield "state_slot", "int32", (g.max_lanes,)  # where each lane's recurrent state lies
     yield "block_table", "int32", (g.max_lanes, g.blocks_per_lane)
     # Given back, one per output row.
     yield "argmax", "int32", (g.max_outputs,)

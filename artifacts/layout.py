@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 MANIFEST = "manifest.json"
 SIGNATURE = "model.sig"

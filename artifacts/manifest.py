@@ -118,7 +118,7 @@ class Draft(Record, frozen=True):
 class Manifest(Draft, frozen=True):
     """A whole manifest. `content_id` covers what a second build repeats, `measured_id` what this build measured."""
 
-    format: Literal[3]
+    format: Literal[4]
     files: tuple[FileRecord, ...]
     build_id: Digest
     content_id: Digest

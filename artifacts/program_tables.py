@@ -11,7 +11,7 @@ import numpy as np
 
 MAX_ALIGNMENT = 64
 """Where every runtime places regions: at multiples of this."""
-REGIONS = ("weights", "kv", "state", "io", "scratch")
+REGIONS = ("weights", "kv", "state", "factors", "io", "scratch")
 CONSTANT = -1
 """The `region` of a parameter whose value is the argument itself."""
 FULL, PROGRAMMATIC = 0, 1
@@ -46,7 +46,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A span of memory, one of REGIONS, of at least `nbytes`: for `kv` one page, the runtime chooses how many."""
+    """A span of memory, one of REGIONS, of at least `nbytes`.
+
+    For `kv` that is one page, for `state` one lane's slot: the runtime chooses how many.
+    """
 
     name: str
     nbytes: int

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on one: tests, then figures, the table last.
 #
-#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers; without any: all, in this order
+#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers, hybrid27b; without any: all, in this order
 #
 # Run from anywhere with the packages of `tandem-llm[compile,dev]` importable (PYTHONPATH is kept). It takes:
 #   SMOLLM2      a checkpoint to compile (a folder, a GGUF); default: random weights of its shape
 #   OUT          a folder for logs, JSON and Markdown; default: .demo/gpu
-#   BUNDLES      a folder for the bundles, 49 GB; default: /dev/shm/tandem, made larger if it may be
-#   LAYERS       fewer layers of the large shape, for a try
+#   BUNDLES      a folder for the bundles, 55 GB; default: /dev/shm/tandem, made larger if it may be
+#   LAYERS       fewer layers of the large shapes, for a try
 #   ONLY         figures to take, by commas; default: those of the step
 #   TESTS        tests to run; default: tests/gpu
 #   LIMIT        seconds that a step's figures may take together; default 540
@@ -55,7 +55,7 @@ bundle() { # SHAPE MAX_SEQ_LEN: compiles it unless it is there
     run "compile-$1" tandem compile.cli "$SMOLLM2" --name smollm2 --device cuda-sm90 --max-seq-len "$2" -o "$BUNDLES/$1" -q
   else
     run "compile-$1" "$PYTHON" -m bench.gpu.dense27b --shape "$1" --max-seq-len "$2" -o "$BUNDLES/$1" \
-      $([ "$1" = dense27b ] && [ -n "${LAYERS:-}" ] && echo --layers "$LAYERS")
+      $([ "$1" != smollm2 ] && [ -n "${LAYERS:-}" ] && echo --layers "$LAYERS")
   fi
 }
 
@@ -91,19 +91,26 @@ dense27b() {
   figures dense27b step,gap-dense27b,verify,prefill,replay,arithmetic,restore,memory,start --dense27b "$BUNDLES/dense27b"
 }
 
+hybrid27b() { # 54 GB beside what lies there
+  room 110
+  bundle hybrid27b 32768
+  run spec-hybrid27b tandem runtime.checks.cli spec "$BUNDLES/hybrid27b" --quick
+  figures hybrid27b hybrid --hybrid27b "$BUNDLES/hybrid27b"
+}
+
 peers() {
   bundles
   figures peers decode --smollm2 "$BUNDLES/smollm2" --dense27b "$BUNDLES/dense27b"
 }
 
 if [ $# -eq 0 ]; then
-  set -- tests bundles smollm2 dense27b peers
+  set -- tests bundles smollm2 dense27b peers hybrid27b
 fi
 for step in "$@"; do
   case $step in
-    tests | bundles | smollm2 | dense27b | peers) ;;
+    tests | bundles | smollm2 | dense27b | hybrid27b | peers) ;;
     *)
-      echo "error: there is no step $step; there are tests, bundles, smollm2, dense27b and peers" >&2
+      echo "error: there is no step $step; there are tests, bundles, smollm2, dense27b, hybrid27b and peers" >&2
       exit 2
       ;;
   esac

@@ -5,19 +5,40 @@ Knows the parts' names, not their insides, and no device: a lowering turns each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Operand
-from tandem.compile.lowering import Lowering
-from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.lowering import ITEM_BYTES, Lowering
+from tandem.compile.models.spec import FULL_ATTENTION, HybridSpec, LlamaSpec, layer_types
 from tandem.compile.models.weights import weight_name
 from tandem.compile.profile import Format, Profile
-from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass
+from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass, trace_recurrent_commit
+from tandem.keys import MAX_TREE_ROWS, Kind
 
 PAGE_TOKENS = 64
 """Tokens of a page: the tile of the attention kernels."""
+ITEM = 4
+"""Bytes of a value of a state, and of all factors but the first."""
+
+
+def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, int]:
+    """What `Geometry` says of recurrent layers: how many there are, and what all of them keep.
+
+    `raw` is the type of a convolution's raw inputs in tails and factors.
+    """
+    if not isinstance(spec, HybridSpec):
+        return {}
+    layers, kept = spec.num_recurrent_layers, ITEM_BYTES[raw]
+    slot = ITEM * prod(spec.state_shape) + kept * prod(spec.tail_shape)
+    row = kept * prod(spec.factor_shapes[0]) + ITEM * sum(map(prod, spec.factor_shapes[1:]))
+    return {
+        "recurrent_layers": layers,
+        "state_bytes": layers * -(-slot // ITEM) * ITEM,
+        "factor_bytes": layers * MAX_TREE_ROWS * row,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +50,47 @@ class Composer:
     geometry: Geometry
     weights: MappedWeights
 
-    def lower_pass(self, lowering: Lowering, *, tree: bool) -> None:
-        """Appends the launches of a pass that keeps all its rows or, with `tree`, whose rows gather their ancestors."""
-        io = IoLayout(self.geometry)
-        parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree)
+    def lower_pass(self, lowering: Lowering, kind: Kind) -> None:
+        """Appends the launches of a pass of `kind`: one that keeps all its rows, or a verify."""
+        io, tree = IoLayout(self.geometry), kind is Kind.VERIFY_TREE
+        keep = kind is Kind.EXTEND or not isinstance(self.spec, HybridSpec)
+        parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree, keep=keep)
         inputs = {name: _field(io, name) for name in io.fields}
         inputs |= {name: self._weight(f"rope.{name}", self._rope_shape()) for name in ("cos", "sin")}
         (h,) = lowering.lower(parts.embed, inputs | self._bound(parts.embed))
         delta: dict[str, Operand] = {}
-        for layer in range(self.spec.num_hidden_layers):
-            part = parts.block if layer else parts.first
-            operands = inputs | self._bound(part, layer) | self._caches(layer) | {"h": h} | delta
+        for layer, layer_type in enumerate(layer_types(self.spec)):
+            part = parts.blocks[layer_type] if layer else parts.first
+            operands = inputs | self._bound(part, layer) | self._memory(layer) | {"h": h} | delta
             h, out = lowering.lower(part, operands)
             delta = {"delta": out}
         results = [inputs[name] for name in ("logits", "argmax", "gap")]
         lowering.lower(parts.head, inputs | self._bound(parts.head) | {"h": h} | delta, results)
 
     def lower_commit(self, lowering: Lowering, layers: int) -> None:
-        """Appends what moves K and V of the first `layers` layers, one after another."""
+        """Appends what moves K and V of the first `layers` layers of attention, one after another.
+
+        States of all recurrent layers are moved on by one launch of each kernel.
+        """
         io = IoLayout(self.geometry)
         part = trace_commit(self.spec, self.profile, PAGE_TOKENS)
         inputs = {name: _field(io, name) for name in io.fields}
-        for layer in range(layers):
-            lowering.lower(part, inputs | self._caches(layer))
+        for index in range(layers):
+            lowering.lower(part, inputs | self._caches(index))
+        if isinstance(self.spec, HybridSpec):
+            lowering.lower(trace_recurrent_commit(self.spec), inputs | self._all_states(self.spec))
+
+    @property
+    def raw(self) -> Format:
+        """The type of a convolution's raw inputs in tails and factors."""
+        return "fp32"
+
+    @property
+    def region_bytes(self) -> dict[str, int]:
+        """What programs need of each region, less scratch."""
+        g = self.geometry
+        sizes = {"weights": len(self.weights.data), "kv": g.page_bytes, "io": IoLayout(g).nbytes}
+        return sizes | ({"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {})
 
     def _bound(self, part: Part, layer: int | None = None) -> dict[str, Operand]:
         """The weights that a part's parameters stand for."""
@@ -71,16 +110,52 @@ class Composer:
         extent = self.weights.spans[name].nbytes
         return Operand("weights", self.weights.offset(name), extent, shape, shape[-1], dtype=form)
 
-    def _caches(self, layer: int) -> dict[str, Operand]:
+    def _memory(self, layer: int) -> dict[str, Operand]:
+        """Where `layer` keeps what it knows of a lane: its place is that among layers of its own type."""
+        types = layer_types(self.spec)
+        index = types[:layer].count(types[layer])
+        if types[layer] == FULL_ATTENTION:
+            return self._caches(index)
+        assert isinstance(self.spec, HybridSpec)
+        return self._states(self.spec, index)
+
+    def _caches(self, index: int) -> dict[str, Operand]:
         """One layer's planes of a page, in the shapes of the operators' definitions."""
         (k_groups, k_bytes), (v_groups, v_bytes) = self.geometry.kv_planes
         k_extent, v_extent = PAGE_TOKENS * k_groups * k_bytes, PAGE_TOKENS * v_groups * v_bytes
-        base = layer * (k_extent + v_extent)
+        base = index * (k_extent + v_extent)
         heads, width = self.spec.num_key_value_heads, self.spec.head_dim
         dtype = "bf16" if self.profile.cache.itemsize == 2 else "fp32"
         return {
             "k_cache": Operand("kv", base, k_extent, (0, heads, width, PAGE_TOKENS), dtype=dtype),
             "v_cache": Operand("kv", base + k_extent, v_extent, (0, heads, PAGE_TOKENS, width), dtype=dtype),
+        }
+
+    def _states(self, spec: HybridSpec, index: int) -> dict[str, Operand]:
+        """One recurrent layer's part of a slot, and its factors.
+
+        A slot has the states of all layers, then their tails; factors lie layer by layer.
+        """
+        layers, kept = spec.num_recurrent_layers, ITEM_BYTES[self.raw]
+        state, tail = ITEM * prod(spec.state_shape), kept * prod(spec.tail_shape)
+        operands = {
+            "state": Operand("state", index * state, state, (0, *spec.state_shape)),
+            "tail": Operand("state", layers * state + index * tail, tail, (0, *spec.tail_shape), dtype=self.raw),
+        }
+        offset = index * self.geometry.factor_bytes // layers
+        for name, shape in zip(("raw", "k", "u", "decay"), spec.factor_shapes, strict=True):
+            dtype: Format = self.raw if name == "raw" else "fp32"
+            extent = ITEM_BYTES[dtype] * MAX_TREE_ROWS * prod(shape)
+            operands[f"factors_{name}"] = Operand("factors", offset, extent, (MAX_TREE_ROWS, *shape), dtype=dtype)
+            offset += extent
+        return operands
+
+    def _all_states(self, spec: HybridSpec) -> dict[str, Operand]:
+        """As `_states` of the first layer, for launches that go on to the last one's."""
+        first, last = self._states(spec, 0), self._states(spec, spec.num_recurrent_layers - 1)
+        return {
+            name: replace(operand, extent=last[name].offset + last[name].extent - operand.offset)
+            for name, operand in first.items()
         }
 
 

@@ -58,6 +58,7 @@ class Plan:
             "programs": self.target.num_programs(g),
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": g.page_bytes // g.page_tokens,
+            "state_bytes_per_lane": g.state_bytes,
             "io_bytes": IoLayout(g).nbytes,
         }
 
@@ -70,8 +71,8 @@ def make_plan(
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes.
     """
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
-    target = find_target(device, chosen)
-    target.require(chosen)
+    target = find_target(device, spec, chosen)
+    target.require(spec, chosen)
     context = _context(spec, context_length)
     geometry = target.geometry(spec, chosen, context)
     resolved = Resolved(
@@ -90,16 +91,16 @@ def make_plan(
     return Plan(name, spec, chosen, target, geometry, tuple(Kind), weight_bytes(spec, chosen, target.layout), resolved)
 
 
-def find_target(device: str, profile: Profile) -> Target:
+def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:
     """The device to compile for. UsageError for one that cannot be proved here.
 
-    `auto` is the first GPU in sight where there are kernels of `profile` for it, else this machine's CPU.
+    `auto` is the first GPU in sight where there are kernels of model and profile for it, else this machine's CPU.
     """
     from tandem.compile.cpu.target import CpuTarget
     from tandem.compile.cuda.target import CudaTarget
 
     if device == "auto":
-        return CudaTarget.suitable(profile) or CpuTarget.find("cpu")
+        return CudaTarget.suitable(spec, profile) or CpuTarget.find("cpu")
     kind = device.partition("-")[0]
     return CudaTarget.find(device) if kind == "cuda" else CpuTarget.find(device)
 

@@ -12,6 +12,8 @@ from tandem.errors import UsageError
 Format = Literal["fp32", "bf16", "int8", "int4"]
 """How a weight is stored; `tandem.compile.cpu.panels` has the layouts."""
 TABLES = ("embedding", "head")
+GATES = ("ba",)
+"""Few outputs that decide how much a recurrent state keeps of all that was: never of few bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,11 @@ class Profile:
     low_bit: bool = False
 
     def format(self, name: str, shape: tuple[int, ...]) -> Format:
-        """How the parameter `name` of this shape is stored."""
+        """How the parameter `name`, with or without its layer, of this shape is stored."""
         if len(shape) == 1:
             return "fp32"
-        return self.table if name in TABLES else self.matrix
+        name = name.rpartition(".")[2]
+        return self.table if name in TABLES else "bf16" if self.low_bit and name in GATES else self.matrix
 
 
 PROFILES = {

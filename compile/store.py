@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tandem.artifacts.weights import WeightsWriter
 from tandem.compile.models.rope import rope_tables
+from tandem.compile.models.sources import TensorSource
 from tandem.compile.models.spec import LlamaSpec
-from tandem.compile.models.weights import TensorSource, load, weight_sources
+from tandem.compile.models.weights import load, weight_sources
 from tandem.compile.profile import Format, Profile
 from tandem.keys import MAX_TREE_ROWS
 
@@ -47,7 +48,7 @@ def write_weights(
     `advance` hears of the bytes written. Raises CheckpointError for a tensor that is missing or misshapen.
     """
     # The rows of a verify may stand behind the last position of the context.
-    cos, sin = rope_tables(spec.rope, spec.head_dim, context_length + MAX_TREE_ROWS)
+    cos, sin = rope_tables(spec.rope, spec.rotary_dim, context_length + MAX_TREE_ROWS)
     tables = {"rope.cos": cos, "rope.sin": sin}
     forms = {name: profile.format(name, source.shape) for name, source in weight_sources(spec).items()}
     plan = [

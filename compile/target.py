@@ -61,8 +61,8 @@ class Target(Protocol):
         """Patterns of sources that only other devices' builds come to read, as `tandem.compile.sources` names files."""
         ...
 
-    def require(self, profile: Profile) -> None:
-        """UsageError for a profile that it has no kernels for."""
+    def require(self, spec: LlamaSpec, profile: Profile) -> None:
+        """UsageError for a model or a profile that it has no kernels for."""
         ...
 
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry: ...

@@ -5,20 +5,21 @@ Knows nothing of devices. What the sizes below stand for is told apart by their 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph
 
-from tandem.compile.models.llama import Block, Commit, Embed, Head, Pass
-from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.models import llama, qwen3_5
+from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.keys import MAX_TREE_ROWS
 
-ROWS, OUTPUTS, MOVES, LANES, BLOCKS, PAGES = 13, 5, 6, 3, 11, 7
+ROWS, OUTPUTS, MOVES, LANES, BLOCKS, PAGES, SLOTS = 13, 5, 6, 3, 11, 7, 4
 """Traced sizes of the dimensions that a program reads from memory."""
 
 
@@ -33,11 +34,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a pass is composed of: embed, the first block, the block that all other layers repeat, head."""
+    """What a pass is composed of: embed, the first block, the block that all other layers of its type repeat, head."""
 
     embed: Part
     first: Part
-    block: Part
+    blocks: Mapping[str, Part]  # by layer type
     head: Part
 
 
@@ -64,22 +65,46 @@ def _caches(spec: LlamaSpec, profile: Profile, page_tokens: int) -> tuple[Tensor
     )
 
 
+def _states(spec: HybridSpec) -> tuple[Tensor, Tensor]:
+    return torch.empty(SLOTS, *spec.state_shape), torch.empty(SLOTS, *spec.tail_shape)
+
+
+def _factors(spec: HybridSpec) -> qwen3_5.Factors:
+    return qwen3_5.Factors(*(torch.empty(MAX_TREE_ROWS, *shape) for shape in spec.factor_shapes))
+
+
+def _inputs(spec: LlamaSpec) -> llama.Pass | qwen3_5.Pass:
+    table = torch.empty(spec.max_position_embeddings, spec.rotary_dim // 2)
+    position, lane, slot, prefix = (_ids(ROWS) for _ in range(4))
+    ancestor, block_table = _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS)
+    inputs = llama.Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
+    return qwen3_5.Pass(*inputs, _ids(ROWS), _ids(LANES)) if isinstance(spec, HybridSpec) else inputs
+
+
 @cache
-def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: bool) -> Parts:
-    """Parts of a pass that keeps all its rows, or, with `tree`, of one whose rows gather their ancestors."""
+def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: bool, keep: bool = True) -> Parts:
+    """Parts of a pass that keeps all its rows, or, with `tree`, of one whose rows gather their ancestors.
+
+    Without `keep`, which only recurrent layers care for, rows leave the state as it was and factors for a commit.
+    """
     with torch.device("meta"):
         h = torch.empty(ROWS, spec.hidden_size)
-        table = torch.empty(spec.max_position_embeddings, spec.head_dim // 2)
-        position, lane, slot, prefix = (_ids(ROWS) for _ in range(4))
-        ancestor, block_table = _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS)
-        inputs = Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
-        caches = _caches(spec, profile, page_tokens)
-        block = Block(spec, tree=tree)
+        make: dict[str, Callable[..., nn.Module]] = {FULL_ATTENTION: llama.Block}
+        memory: dict[str, tuple[object, ...]] = {FULL_ATTENTION: _caches(spec, profile, page_tokens)}
+        if isinstance(spec, HybridSpec):
+            recurrent = partial(qwen3_5.RecurrentBlock, rounded=profile.matrix == "bf16")
+            make = {FULL_ATTENTION: qwen3_5.AttentionBlock, LINEAR_ATTENTION: recurrent}
+            memory[LINEAR_ATTENTION] = _states(spec) if keep else (*_states(spec), _factors(spec))
+
+        def block(layer_type: str, delta: Tensor | None) -> Part:
+            return export_part(make[layer_type](spec, tree=tree), h, delta, _inputs(spec), *memory[layer_type])
+
+        types = layer_types(spec)
         return Parts(
-            embed=export_part(Embed(spec), _ids(ROWS)),
-            first=export_part(block, h, None, inputs, *caches),
-            block=export_part(block, h, h.clone(), inputs, *caches),
-            head=export_part(Head(spec), h, h.clone(), _ids(OUTPUTS)),
+            embed=export_part(llama.Embed(spec), _ids(ROWS)),
+            first=block(types[0], None),
+            blocks={layer_type: block(layer_type, h.clone()) for layer_type in dict.fromkeys(types)},
+            head=export_part(llama.Head(spec), h, h.clone(), _ids(OUTPUTS)),
         )
 
 
@@ -87,4 +112,11 @@ def trace_commit(spec: LlamaSpec, profile: Profile, page_tokens: int) -> Part:
     """The part that moves one layer's K and V."""
     with torch.device("meta"):
         moves = (_ids(MOVES) for _ in range(3))
-        return export_part(Commit(), *_caches(spec, profile, page_tokens), *moves, _ids(LANES, BLOCKS))
+        return export_part(llama.Commit(), *_caches(spec, profile, page_tokens), *moves, _ids(LANES, BLOCKS))
+
+
+def trace_recurrent_commit(spec: HybridSpec) -> Part:
+    """The part that moves one recurrent layer's state and tail on; a lowering makes it that of all of them."""
+    with torch.device("meta"):
+        moves = (_ids(MOVES) for _ in range(3))
+        return export_part(qwen3_5.RecurrentCommit(), _factors(spec), *_states(spec), _ids(LANES), *moves)

@@ -1,4 +1,4 @@
-"""Root mean square norm, alone and fused with the residual add before it."""
+"""Root mean square norm, alone, fused with the residual add before it, and with a gate behind it."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[
 def _(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     dtype = compute_dtype(x)
     return x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape, dtype=dtype)
+
+
+@torch.library.custom_op("tandem::gated_rms_norm", mutates_args=())
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, rounded: bool) -> Tensor:
+    """x and gate [R, heads, D], weight [D] -> rms_norm(x) * silu(gate), [R, heads, D].
+
+    With `rounded` the norm is rounded to bfloat16 before it meets the gate, as models trained in bfloat16 have it.
+    """
+    normed = _normed(x.to(compute_dtype(x)), weight, eps)
+    kept = normed.to(torch.bfloat16).to(normed.dtype) if rounded else normed
+    return kept * torch.nn.functional.silu(gate.to(normed.dtype))
+
+
+@gated_rms_norm.register_fake
+def _(x: Tensor, gate: Tensor, weight: Tensor, eps: float, rounded: bool) -> Tensor:
+    return x.new_empty(x.shape, dtype=compute_dtype(x))

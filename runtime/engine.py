@@ -22,6 +22,7 @@ from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticke
 from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.cut import Router as Cut
 from tandem.runtime.sampling import validate
+from tandem.runtime.slots import StateSlots
 
 log = logging.getLogger("tandem.runtime")
 
@@ -46,10 +47,11 @@ class Engine:
         prefill_chunk: int | None = None,
     ) -> None:
         g = executor.geometry
-        bound = min(g.max_lanes, max_joint_rows(executor))
+        bound = min(g.max_lanes, max_joint_rows(executor), executor.num_slots or g.max_lanes)
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
-        self.executor, self.prices, self.router = executor, prices, router or Cut(prices)
+        recurrent = executor.num_slots > 0
+        self.executor, self.prices, self.router = executor, prices, router or Cut(prices, recurrent=recurrent)
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
@@ -57,7 +59,8 @@ class Engine:
         self._drafters, self._max_queue = drafters, max_queue
         self._chunk = prefill_chunk or g.max_rows
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
-        self._rounds = Rounds(executor, self._pages, self.router, prices)
+        self._slots = StateSlots(executor.num_slots, g.max_lanes)
+        self._rounds = Rounds(executor, self._pages, self._slots, self.router, prices)
         self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
@@ -76,6 +79,10 @@ class Engine:
     @property
     def num_free_pages(self) -> int:
         return self._pages.num_free
+
+    @property
+    def num_free_slots(self) -> int:
+        return self._slots.num_free
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         """Queue a request. Raises RequestError when it can never be served, CapacityError when the queue is full."""
@@ -105,7 +112,7 @@ class Engine:
         decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
-                prefill(prompts, self.executor, self._pages.table, self._chunk)
+                prefill(prompts, self.executor, self._pages.table, self._slots.table, self._chunk)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:
@@ -161,6 +168,7 @@ class Engine:
             with self._lock:
                 ticket = self._waiting.popleft()
                 index = self._idle_lanes.pop()
+            self._slots.take(index)
             self.router.open(index)
             lane = Lane(index, ticket, max_length, self._drafters)
             self._lanes.append(lane)
@@ -186,6 +194,7 @@ class Engine:
         if lane in self._prompts:
             self._prompts.remove(lane)
         self._pages.release(lane.index)
+        self._slots.release(lane.index)
         self.router.close(lane.index)
         self._idle_lanes.append(lane.index)
         _notify(lane.ticket, reason, lane.stats, error)

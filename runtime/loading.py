@@ -138,10 +138,12 @@ def examine(bundle: Bundle, executor: Executor) -> tuple[bool, dict[str, Any]]:
     return check.held, prices
 
 
-def open_executor(bundle: Bundle, *, threads: int | None = None, num_pages: int) -> Executor:
+def open_executor(
+    bundle: Bundle, *, threads: int | None = None, num_pages: int, num_slots: int | None = None
+) -> Executor:
     """An executor over `bundle` with a KV pool of `num_pages` and, on a CPU, a team of `threads` (default: one a core).
 
-    On a GPU every graph is made when it returns.
+    On a CPU `num_slots` lanes (default: all) may keep a recurrent state. On a GPU every graph is made when it returns.
     """
     if bundle.on_gpu:
         return _on_gpu(bundle, threads=threads, pages=(num_pages, num_pages))
@@ -150,7 +152,8 @@ def open_executor(bundle: Bundle, *, threads: int | None = None, num_pages: int)
 
     programs = {kind: bundle.program(kind) for kind in Kind}
     library = Library(bundle.library_path, threads or this_machine().cores)
-    return CpuExecutor(Image(bundle.geometry, bundle.weights.data, library, programs), num_pages=num_pages)
+    image = Image(bundle.geometry, bundle.weights.data, library, programs, bundle.manifest.content_id)
+    return CpuExecutor(image, num_pages=num_pages, num_slots=num_slots)
 
 
 def _serving_executor(bundle: Bundle, options: LoadOptions, context_length: int, num_lanes: int) -> Executor:
@@ -160,7 +163,7 @@ def _serving_executor(bundle: Bundle, options: LoadOptions, context_length: int,
         if share is not None:
             raise UsageError("--gpu-memory-utilization is for bundles of a GPU and this one is a CPU's; leave it out")
         num_pages = kv_pages(bundle.geometry, context_length, num_lanes)
-        return open_executor(bundle, threads=options.threads, num_pages=num_pages)
+        return open_executor(bundle, threads=options.threads, num_pages=num_pages, num_slots=num_lanes)
     lane = lane_pages(bundle.geometry, context_length)
     more = {} if share is None else {"utilization": share}
     return _on_gpu(bundle, threads=options.threads, pages=(lane, num_lanes * lane), whole=False, **more)
@@ -182,7 +185,8 @@ def _on_gpu(bundle: Bundle, *, threads: int | None, pages: tuple[int, int], **op
     require_all(programs, bundle.geometry)
     cubins = {binary: bundle.cubin(binary) for binary in {k.binary for _, program in entries for k in program.kernels}}
     assert bundle.gpu is not None, "a machine without one is refused"
-    image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, bundle.gpu.index)
+    index, content = bundle.gpu.index, bundle.manifest.content_id
+    image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, index, content)
     return open_image(image, pages=pages, **options)
 
 
@@ -192,9 +196,10 @@ def lane_pages(geometry: Geometry, context_length: int) -> int:
 
 
 def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
-    """Pages for `num_lanes` full contexts, fewer where they would take over MAX_KV_SHARE of memory, at least one's."""
+    """Pages for `num_lanes` full contexts, at least one's; fewer where they and as many states would take over
+    MAX_KV_SHARE of memory."""
     lane = lane_pages(geometry, context_length)
-    affordable = int(MAX_KV_SHARE * this_machine().memory) // geometry.page_bytes
+    affordable = int(MAX_KV_SHARE * this_machine().memory - num_lanes * geometry.state_bytes) // geometry.page_bytes
     return max(lane, min(num_lanes * lane, affordable))
 
 

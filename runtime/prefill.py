@@ -17,11 +17,11 @@ from tandem.runtime.round import pick
 from tandem.runtime.rows import Span, extend_rows
 
 
-def prefill(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, chunk: int) -> None:
+def prefill(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, slots: Sequence[int], chunk: int) -> None:
     """One pass over `lanes` whose prompts are not all in, first come first, at most `chunk` rows of each."""
     began = perf_counter()
     spans = _spans(lanes, executor, chunk)
-    outcome = executor.run(Kind.EXTEND, extend_rows(spans, table))
+    outcome = executor.run(Kind.EXTEND, extend_rows(spans, table, slots))
     served = lanes[: len(spans)]
     first: list[tuple[Lane, list[int]]] = []
     for lane, span in zip(served, spans, strict=True):

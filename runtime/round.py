@@ -17,6 +17,7 @@ from tandem.runtime.lane import Lane
 from tandem.runtime.pages import PageTable
 from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
 from tandem.runtime.sampling import draw
+from tandem.runtime.slots import StateSlots
 from tandem.tree import DraftTree
 
 
@@ -44,10 +45,10 @@ class Prices(Protocol):
 
 
 class Rounds:
-    """Plays rounds over one executor whose lanes' pages stand in `pages`."""
+    """Plays rounds over one executor whose lanes' pages stand in `pages` and their recurrent states in `slots`."""
 
-    def __init__(self, executor: Executor, pages: PageTable, router: Router, prices: Prices) -> None:
-        self._executor, self._pages, self._router, self._prices = executor, pages, router, prices
+    def __init__(self, executor: Executor, pages: PageTable, slots: StateSlots, router: Router, prices: Prices) -> None:
+        self._executor, self._pages, self._slots, self._router, self._prices = executor, pages, slots, router, prices
         self._max_rows = max_joint_rows(executor)
 
     def play(self, lanes: Sequence[Lane]) -> None:
@@ -76,7 +77,8 @@ class Rounds:
     def _step(self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
         anchors = [lane.ids[-1] for lane in lanes]
-        outcome = self._executor.run(Kind.EXTEND, step_rows(indices, starts, anchors, self._pages.table))
+        rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
+        outcome = self._executor.run(Kind.EXTEND, rows)
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
         committed = []
         for output, lane in enumerate(lanes):
@@ -93,16 +95,16 @@ class Rounds:
         trees = [
             tree if tree.num_drafted else DraftTree.root(lane.ids[-1]) for lane, tree in zip(lanes, chosen, strict=True)
         ]
-        kind, table = verify_kind(trees), self._pages.table
-        outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table))
+        kind, table, slots = verify_kind(trees), self._pages.table, self._slots.table
+        outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table, slots))
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
         walks = [
             walk(tree, partial(pick, lane, self._executor, outcome, first), lane.stop_ids)
             for lane, tree, first in zip(lanes, trees, firsts, strict=True)
         ]
-        if kind is Kind.VERIFY_TREE:  # a chain's accepted rows lie where they belong
-            moves = commit_moves(indices, starts, [path for path, _ in walks], table)
+        if slots or kind is Kind.VERIFY_TREE:  # a chain's KV lies where it belongs, a state does not
+            moves = commit_moves(indices, starts, trees, [path for path, _ in walks], table, slots)
             if moves.lane:
                 self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
         for lane, tree, first, (path, tokens) in zip(lanes, trees, firsts, walks, strict=True):

@@ -1,6 +1,7 @@
 """The rows of a pass and the moves of a commit, from spans, trees and accepted paths.
 
-Letters: R rows, M moves. Knows where KV lies logically; knows nothing of tokens' worth, prices or devices.
+Letters: R rows, M moves, L lanes. `slots` [L] are the lanes' places of recurrent state, none for a model without it.
+Knows where KV lies logically; knows nothing of tokens' worth, prices or devices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Span:
     output: bool
 
 
-def extend_rows(spans: Sequence[Span], table: np.ndarray) -> Rows:
+def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] = ()) -> Rows:
     """Rows of kind extend: every token stays, in the slot of its own position."""
     position = [span.start + i for span in spans for i in range(len(span.tokens))]
     ends = accumulate(len(span.tokens) for span in spans)
@@ -38,12 +39,21 @@ def extend_rows(spans: Sequence[Span], table: np.ndarray) -> Rows:
         prefix=[place + 1 for place in position],
         output_row=[end - 1 for span, end in zip(spans, ends, strict=True) if span.output],
         block_table=table,
+        parent=_parents([range(-1, len(span.tokens) - 1) for span in spans]) if slots else (),
+        state_slot=slots,
     )
 
 
-def step_rows(lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int], table: np.ndarray) -> Rows:
+def step_rows(
+    lanes: Sequence[int],
+    starts: Sequence[int],
+    anchors: Sequence[int],
+    table: np.ndarray,
+    slots: Sequence[int] = (),
+) -> Rows:
     """Rows of a plain step: one anchor per lane behind its `starts` committed slots."""
-    return Rows(anchors, starts, lanes, starts, [start + 1 for start in starts], range(len(lanes)), table)
+    after, parent = [start + 1 for start in starts], [-1] * len(lanes) if slots else ()
+    return Rows(anchors, starts, lanes, starts, after, range(len(lanes)), table, parent=parent, state_slot=slots)
 
 
 def verify_kind(trees: Sequence[DraftTree]) -> Kind:
@@ -52,7 +62,12 @@ def verify_kind(trees: Sequence[DraftTree]) -> Kind:
 
 
 def verify_rows(
-    kind: Kind, lanes: Sequence[int], starts: Sequence[int], trees: Sequence[DraftTree], table: np.ndarray
+    kind: Kind,
+    lanes: Sequence[int],
+    starts: Sequence[int],
+    trees: Sequence[DraftTree],
+    table: np.ndarray,
+    slots: Sequence[int] = (),
 ) -> Rows:
     """Rows of one tree per lane over its `starts` committed slots; every row's logits are wanted.
 
@@ -72,22 +87,42 @@ def verify_rows(
             above = ancestor[first + parent] if parent >= 0 else []
             position.append(start + len(above))
             ancestor.append([*above, start + node])
-    output_row = range(len(token))
+    output_row, follows = range(len(token)), _parents([tree.parents for tree in trees]) if slots else ()
     if kind is not Kind.VERIFY_TREE:
-        return Rows(token, position, lane, slot, [place + 1 for place in position], output_row, table)
+        after = [place + 1 for place in position]
+        return Rows(token, position, lane, slot, after, output_row, table, None, follows, slots)
     prefix = [start for start, tree in zip(starts, trees, strict=True) for _ in tree.tokens]
-    return Rows(token, position, lane, slot, prefix, output_row, table, ancestor)
+    return Rows(token, position, lane, slot, prefix, output_row, table, ancestor, follows, slots)
 
 
 def commit_moves(
-    lanes: Sequence[int], starts: Sequence[int], paths: Sequence[Sequence[int]], table: np.ndarray
+    lanes: Sequence[int],
+    starts: Sequence[int],
+    trees: Sequence[DraftTree],
+    paths: Sequence[Sequence[int]],
+    table: np.ndarray,
+    slots: Sequence[int] = (),
 ) -> Moves:
-    """Moves that bring the accepted `paths` (node indices, the anchor's 0 first) into the slots of their positions."""
-    lane, source, target = list[int](), list[int](), list[int]()
-    for index, start, path in zip(lanes, starts, paths, strict=True):
+    """Moves that bring the accepted `paths` (node indices, the anchor's 0 first) into the slots of their positions.
+
+    `trees` are those of the last verify. With `slots` the paths are there whole.
+    """
+    lane, source, target, row, first = list[int](), list[int](), list[int](), list[int](), 0
+    for index, start, tree, path in zip(lanes, starts, trees, paths, strict=True):
         for depth, node in enumerate(path):
-            if node != depth:
+            if slots or node != depth:
                 lane.append(index)
                 source.append(start + node)
                 target.append(start + depth)
-    return Moves(lane, source, target, table)
+                row.append(first + node)
+        first += len(tree)
+    return Moves(lane, source, target, table, row, slots)
+
+
+def _parents(lines: Sequence[Sequence[int]]) -> list[int]:
+    """The row of a pass that each follows, from such a list of each lane's own; -1 where it is none of the pass."""
+    parents: list[int] = []
+    for line in lines:
+        first = len(parents)
+        parents += [first + above if above >= 0 else -1 for above in line]
+    return parents

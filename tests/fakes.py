@@ -17,6 +17,7 @@ from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
+from tandem.runtime.executor.snapshot import Snapshot
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
@@ -83,6 +84,7 @@ class ScriptedExecutor:
         g = self.geometry = capacities or geometry()
         self.num_pages = g.max_lanes * g.blocks_per_lane if num_pages is None else num_pages
         self.passes: list[tuple[Kind, int]] = []
+        self.num_slots = 0
         self.entries, self.ran = entries, set[Entry]()
         self.closed = False
         self._script, self._fail_after = script, fail_after
@@ -117,7 +119,7 @@ class ScriptedExecutor:
     def commit(self, moves: Moves) -> float:
         self._cost_rows(Kind.COMMIT, len(moves.lane), 1)
         for lane, source, target in zip(moves.lane, moves.source, moves.target, strict=True):
-            assert target < source
+            assert target < source or self.num_slots
             table = moves.block_table[lane]
             self._kv[self._place(table, target)] = self._kv[self._place(table, source)]
         return 0.1
@@ -127,6 +129,12 @@ class ScriptedExecutor:
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         return b"".join(self._kv[self._place(block_table, slot)][0] for slot in range(length))
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        raise AssertionError("there is no state")
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        raise AssertionError("there is no state")
 
     def close(self) -> None:
         self.closed = True

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests import tiny_hybrid
 from tests.tiny_gguf import make_gguf
 
 __all__ = [
     "CHAT_TEMPLATE",
     "FAMILIES",
+    "HYBRIDS",
     "SPECIAL_TOKENS",
     "VOCAB_SIZE",
     "make_checkpoint",
@@ -122,6 +124,7 @@ _MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 FAMILIES = tuple(_MODELS)
+HYBRIDS = tuple(tiny_hybrid.MODELS)
 
 
 def make_checkpoint(
@@ -133,7 +136,7 @@ def make_checkpoint(
     dtype: str = "float32",
     **overrides: Any,
 ) -> Path:
-    """Write a random checkpoint of `family` (one of FAMILIES) into `folder`, readable by Transformers; returns it.
+    """Write a random checkpoint of `family` (of FAMILIES or HYBRIDS) into `folder`, read by Transformers too.
 
     `overrides` are config fields by their Hugging Face names; `rope=dict(rope_type=..., ...)` sets the rope variant.
     3 layers, vocabulary 333, context 2048 unless overridden; weights ~ N(0, 0.08), so that logits are not flat.
@@ -142,7 +145,7 @@ def make_checkpoint(
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    class_name, fields = _MODELS[family]
+    class_name, config_name, fields = tiny_hybrid.MODELS.get(family) or (_MODELS[family][0], *_MODELS[family])
     defaults = {
         "vocab_size": VOCAB_SIZE,
         "num_hidden_layers": 3,
@@ -161,7 +164,7 @@ def make_checkpoint(
     )
     fields |= overrides
     rope = {"rope_type": "default"} | fields.pop("rope", {}) | {"rope_theta": fields.pop("rope_theta")}
-    config = getattr(transformers, f"{class_name}Config")(**fields, rope_parameters=rope)
+    config = getattr(transformers, f"{config_name}Config")(**fields, rope_parameters=rope)
     model = getattr(transformers, f"{class_name}ForCausalLM")(config)
     _randomise(model, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
@@ -180,7 +183,10 @@ def _randomise(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # tied heads come once
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1.0 + 0.1 * noise if "norm" in name else 0.08 * noise)
+            if name.endswith("A_log"):
+                parameter.copy_(noise - 2.0)  # so that states remember some tens of tokens
+            else:
+                parameter.copy_(1.0 + 0.1 * noise if "norm" in name else 0.08 * noise)
 
 
 def _split(folder: Path, shards: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.passes import Passes, opened
-from bench.gpu.shapes import DENSE27B, SMOLLM2, Shape
+from bench.gpu.shapes import LARGE, SHAPES, Shape
 
 LONGEST = 32_768 + 128
 """Tokens of the longest context that a figure asks for, with what comes behind it."""
@@ -38,14 +38,14 @@ class Opened:
 
 
 class Context:
-    """`bundles` by name of their shape; `layers` where they have fewer than the shape."""
+    """`bundles` by name of their shape; `layers` where large ones have fewer than the shape."""
 
     def __init__(self, bundles: dict[str, Path], *, repeats: int, layers: int | None = None) -> None:
         self.bundles, self.repeats = bundles, repeats
-        large = replace(DENSE27B, num_hidden_layers=layers) if layers else DENSE27B
-        self.shapes = {SMOLLM2.name: SMOLLM2, large.name: large}
-        self.served: list[dict[str, Any]] = []
-        """What processes of `bench.gpu.served` said, for figures that share them."""
+        fewer = {name: replace(SHAPES[name], num_hidden_layers=layers) for name in LARGE} if layers else {}
+        self.shapes: dict[str, Shape] = SHAPES | fewer
+        self.served: dict[str, list[dict[str, Any]]] = {}
+        """What processes of `bench.gpu.served` said of each bundle, for figures that share them."""
         self._opened: Opened | None = None
 
     def bundle(self, name: str) -> Path:

@@ -1,6 +1,8 @@
-"""`python3 -m bench.gpu.dense27b -o BUNDLE`: compiles random weights of the 27B-class shape, or of SmolLM2's.
+"""`python3 -m bench.gpu.dense27b -o BUNDLE`: compiles random weights of a 27B-class shape, dense or hybrid, or of
+SmolLM2's.
 
-The bundle takes 49 GB: give it a folder in memory (`/dev/shm`, which grows with `mount -o remount,size=110g`).
+The bundle takes 49 GB, the hybrid's 54: give it a folder in memory (`/dev/shm`, which grows with
+`mount -o remount,size=110g`).
 """
 
 from __future__ import annotations

@@ -26,13 +26,14 @@ from bench.gpu.random_checkpoint import RandomCheckpoint
 from bench.gpu.shapes import SHAPES
 from tandem.artifacts.program import FULL, Program
 from tandem.artifacts.weights import MappedWeights
-from tandem.compile.compose import Composer
 from tandem.compile.cuda import products, rules_attention
 from tandem.compile.cuda import rows as layout
+from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.programs import encode_program, lower
 from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.models.families import resolve
+from tandem.compile.models.spec import HybridSpec, LlamaSpec
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.errors import CompileError, DeviceError
@@ -65,8 +66,9 @@ class Rig:
         geometry = CudaTarget.find("cuda").geometry(spec, profile, args.context)
         geometry = replace(geometry, max_rows=FILL)  # the one prefill chunk that there is
         write_weights(spec, profile, checkpoint, folder / "w", layout=layout, context_length=args.context)
-        self._composer = Composer(spec, profile, geometry, MappedWeights(folder / "w"))
-        kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN) if args.kind is Kind.EXTEND else (args.kind,)
+        self._composer = CudaComposer(spec, profile, geometry, MappedWeights(folder / "w"))
+        both = args.kind is Kind.EXTEND and not geometry.recurrent_layers
+        kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN) if both else (args.kind,)
         bound = next(c for c in (1024, 2048, 4096, 8192, 16384, 32768) if args.at + args.rows <= c)
         self._shape = Shape(kinds, min(bound, args.context), args.rows)
         self.attention: Attention | None = None
@@ -123,7 +125,7 @@ class Rig:
     def compile_for(self, options: list[Chosen], attentions: Sequence[Attention | None] = ()) -> None:
         """Every kernel that any of `options` needs, with any of `attentions`, side by side."""
         wanted = set[Variant]()
-        spec = replace(self._composer.spec, num_hidden_layers=2)  # the other layers have the same kernels
+        spec = shortened(self._composer.spec)
         for chosen, attention in product(options, attentions or (self.attention,)):
             self.attention = attention
             with _choosing(chosen), self._attending():
@@ -190,6 +192,15 @@ class Rig:
             grid = tuple(mine[0]["grid"].tolist())
             each = f"{own / len(mine):7.2f} us alone, {without / len(mine):7.2f} of the pass"
             yield f"{kernel.symbol:<16} {len(mine):3} x {each}, grid {grid}, shared {kernel.shared}"
+
+
+def shortened(spec: LlamaSpec) -> LlamaSpec:
+    """A model of the same kernels in fewer layers: all layers of a type have the same."""
+    if not isinstance(spec, HybridSpec):
+        return replace(spec, num_hidden_layers=2)
+    first = 1 + max(spec.layer_types.index(layer_type) for layer_type in set(spec.layer_types))
+    types = spec.layer_types[: max(2, first)]
+    return replace(spec, num_hidden_layers=len(types), layer_types=types)
 
 
 class _instead:

@@ -1,6 +1,7 @@
 """Passes of an opened bundle, timed as the engine would see them: steps, verifies, chunks of a prompt, whole answers.
 
-Tokens are random and really lie in the cache, so that attention reads what it would. Imports no framework.
+Tokens are random and really lie in the cache, so that attention reads what it would. A recurrent state is that of the
+last tokens that were kept, wherever they stood: what it costs does not depend on what it holds. Imports no framework.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 from spread import Spread
 from tandem.keys import Kind
 from tandem.prices import PriceModel
-from tandem.runtime.checks.lab import token_ids
+from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.request import Request
-from tandem.runtime.rows import Span, extend_rows, step_rows, verify_rows
+from tandem.runtime.rows import Span, commit_moves, extend_rows, step_rows, verify_rows
 from tandem.tree import DraftTree
 
 SEED = 20_261_129
@@ -32,6 +33,7 @@ class Passes:
         g = executor.geometry
         self.executor, self.geometry = executor, g
         self.most = min(g.context_length, executor.num_pages * g.page_tokens - g.page_tokens)
+        self._slots = slots_for(executor, 1)
         self._table = np.zeros((1, g.blocks_per_lane), np.int32)
         held = min(executor.num_pages, g.blocks_per_lane)
         # In an order of their own: a cache that lay in one piece would be easier to read than any real one.
@@ -54,18 +56,25 @@ class Passes:
 
     def extend(self, count: int, start: int) -> float:
         """Milliseconds of a pass that keeps `count` tokens behind `start` others; logits of the last alone."""
-        rows = extend_rows([Span(0, start, self._ids[start : start + count], output=True)], self._table)
+        rows = extend_rows([Span(0, start, self._ids[start : start + count], output=True)], self._table, self._slots)
         return self.executor.run(Kind.EXTEND, rows).ms
 
     def step(self, context: int) -> float:
         """Milliseconds of a plain step behind `context` tokens."""
-        rows = step_rows([0], [context], [self._ids[context]], self._table)
+        rows = step_rows([0], [context], [self._ids[context]], self._table, self._slots)
         return self.executor.run(Kind.EXTEND, rows).ms
 
     def verify(self, kind: Kind, num_rows: int, context: int) -> float:
         """Milliseconds of a verify of `num_rows` rows behind `context` tokens."""
         tree = chain(self._ids[:num_rows]) if kind is Kind.VERIFY_CHAIN else bushy(self._ids[:num_rows])
-        return self.executor.run(kind, verify_rows(kind, [0], [context], [tree], self._table)).ms
+        return self.executor.run(kind, verify_rows(kind, [0], [context], [tree], self._table, self._slots)).ms
+
+    def commit(self, num_rows: int, context: int) -> float:
+        """Milliseconds of a commit of the longest path of the last `verify`, a tree of `num_rows` rows."""
+        tree = bushy(self._ids[:num_rows])
+        depths = tree.depths()
+        path = tree.path(depths.index(max(depths)))
+        return self.executor.commit(commit_moves([0], [context], [tree], [path], self._table, self._slots))
 
 
 def chain(ids: list[int]) -> DraftTree:

@@ -19,10 +19,11 @@ import bench.gpu  # noqa: F401, makes figure and spread importable
 from bench.gpu.context import Context, Missing, time_limit
 from bench.gpu.figures import decode, passes, process, replay
 from bench.gpu.figures.contexts import LONG, SHORT
-from bench.gpu.shapes import SHAPES
+from bench.gpu.shapes import HYBRID27B, SHAPES
 from figure import Figure
 from tandem.errors import TandemError
 
+HYBRID = HYBRID27B.name
 Measure = Callable[[Context], Figure]
 FIGURES: dict[str, Measure] = {
     "decode-smollm2": partial(decode.decode, name="smollm2"),
@@ -38,8 +39,22 @@ FIGURES: dict[str, Measure] = {
     "restore": process.restore,
     "memory": process.memory,
     "start": process.start,
+} | {
+    passes.named(figure, HYBRID): partial(measure, name=HYBRID)
+    for figure, measure in {
+        "step": passes.step,
+        "gap": decode.gap,
+        "verify-1k": partial(passes.verify, place=SHORT),
+        "commit": passes.commit,
+        "prefill": passes.prefill,
+        "replay": replay.replay,
+        "verify-32k": partial(passes.verify, place=LONG),
+        "restore": process.restore,
+        "memory": process.memory,
+        "start": process.start,
+    }.items()
 }
-"""In the order that opens each bundle once; the last three start processes of their own."""
+"""In the order that opens each bundle once; the last three of a bundle start processes of their own."""
 
 
 def main() -> int:
@@ -74,7 +89,7 @@ def parse() -> argparse.Namespace:
     for name in SHAPES:
         add(f"--{name}", type=Path, metavar="BUNDLE", help=f"a CUDA bundle of shape {name}")
     add("--only", help=f"figures or the first parts of their names, by commas: {', '.join(FIGURES)}")
-    add("--layers", type=int, help="the large bundle has fewer layers, for a try")
+    add("--layers", type=int, help="large bundles have fewer layers, for a try")
     add("--repeats", type=int, default=7, help="turns that count")
     add("--limit", type=float, default=240, metavar="SECONDS", help="the most that one figure may take")
     add("--budget", type=float, default=560, metavar="SECONDS", help="the most that all may take together")
@@ -95,6 +110,8 @@ def chosen(only: str | None, bundles: dict[str, Path]) -> list[str]:
 
 def shape_of(name: str) -> str:
     """The shape whose bundle a figure is about."""
+    if name.startswith(passes.OF_HYBRIDS):
+        return HYBRID
     return "smollm2" if name.endswith("smollm2") else "dense27b"
 
 

@@ -69,7 +69,7 @@ def _header(path: Path, size: int) -> tuple[int, dict[str, Any]]:
             )
         try:
             header = json.loads(file.read(length), object_pairs_hook=_without_repeats)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: its header is not valid JSON ({error}): {_AGAIN}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: its header is not a JSON object: {_AGAIN}")

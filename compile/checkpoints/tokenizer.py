@@ -91,7 +91,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(_read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: wanted a JSON object, found {type(content).__name__}: fetch it again")

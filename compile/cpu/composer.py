@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.compile.assembly import Assembly
-from tandem.compile.compose import PAGE_TOKENS, Composer
+from tandem.compile.compose import PAGE_TOKENS, Composer, recurrent_facts
 from tandem.compile.cpu.fuse import fuse
 from tandem.compile.cpu.rules import RULES
 from tandem.compile.lowering import Lowering
-from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.kernels.signature import Signature
 from tandem.keys import Kind
@@ -41,8 +41,9 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, max_rows
         max_outputs=32,
         max_lanes=max_lanes,
         page_tokens=PAGE_TOKENS,
-        page_bytes=spec.num_hidden_layers * layer_bytes,
+        page_bytes=layer_types(spec).count(FULL_ATTENTION) * layer_bytes,
         kv_planes=planes,
+        **recurrent_facts(spec),
     )
 
 
@@ -60,9 +61,8 @@ class CpuComposer(Composer):
         most = {"rows": self.geometry.max_rows, "outputs": self.geometry.max_outputs, "moves": self.geometry.max_rows}
         lowering = Lowering(assembly, io, RULES, most, "CPU")
         if kind is Kind.COMMIT:
-            self.lower_commit(lowering, self.spec.num_hidden_layers)
+            self.lower_commit(lowering, self.geometry.num_layers)
         else:
-            self.lower_pass(lowering, tree=kind is Kind.VERIFY_TREE)
+            self.lower_pass(lowering, kind)
             assembly.rewrite(fuse)
-        sizes = {"weights": len(self.weights.data), "kv": self.geometry.page_bytes, "io": io.nbytes}
-        return assembly.program(self.binary, sizes)
+        return assembly.program(self.binary, self.region_bytes)

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from tandem.compile.cpu.rules_recurrent import RECURRENT
 from tandem.compile.lowering import Lowering, Rule
 from tandem.compile.views import VIEWS, arguments, registrar, width
 
-RULES: dict[Any, Rule] = dict(VIEWS)
+RULES: dict[Any, Rule] = VIEWS | RECURRENT
 rule = registrar(RULES)
 
 

@@ -78,8 +78,8 @@ class CpuTarget:
     def foreign(self) -> tuple[str, ...]:
         return ("compile/cuda/*", "kernels/cuda/*", "runtime/executor/cuda/*", "runtime/gpu.py")
 
-    def require(self, profile: Profile) -> None:
-        """Every profile has kernels here."""
+    def require(self, spec: LlamaSpec, profile: Profile) -> None:
+        """Every model and profile has kernels here."""
 
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry:
         return geometry(spec, profile, context_length, max_rows=min(MAX_ROWS, context_length), max_lanes=MAX_LANES)

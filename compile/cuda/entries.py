@@ -1,8 +1,8 @@
 """Which programs a CUDA bundle holds: row buckets and context classes, and which kinds share one.
 
 Grids are part of a CUDA graph, so every row bucket and every context class has a program of its own. A chain's verify
-and an extend of as many rows are the same launches, so they are one program. Long prefills loop over the context, and a
-commit does not look at it: they are for any class.
+and an extend of as many rows are the same launches, so they are one program, unless a recurrent state tells them apart.
+Long prefills loop over the context, and a commit does not look at it: they are for any class.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Shape:
 
 def shapes(geometry: Geometry) -> Iterator[Shape]:
     """Every program of a bundle with these capacities, the ones that serve first at the front."""
+    chains = [(Kind.EXTEND,), (Kind.VERIFY_CHAIN,)] if geometry.recurrent_layers else [(Kind.EXTEND, Kind.VERIFY_CHAIN)]
     for bound in context_classes(geometry.context_length):
-        yield from (Shape((Kind.EXTEND, Kind.VERIFY_CHAIN), bound, rows) for rows in BUCKETS)
-        yield from (Shape((Kind.VERIFY_TREE,), bound, rows) for rows in BUCKETS)
+        for kinds in (*chains, (Kind.VERIFY_TREE,)):
+            yield from (Shape(kinds, bound, rows) for rows in BUCKETS)
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
     yield Shape((Kind.COMMIT,), ANY, ANY)

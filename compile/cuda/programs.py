@@ -62,14 +62,14 @@ def lower(composer: Composer, shape: Shape) -> Lowered:
         io,
         rows=shape.rows,
         context=shape.context_class or g.context_length,
-        layers=composer.spec.num_hidden_layers,
+        layers=g.num_layers,
         compute=composer.profile.matrix,
     )
     if shape.kinds == (Kind.COMMIT,):
-        composer.lower_commit(lowering, 1)  # one launch moves all layers
+        composer.lower_commit(lowering, 1)  # a launch of each kernel moves all layers
     else:
-        composer.lower_pass(lowering, tree=shape.kinds == (Kind.VERIFY_TREE,))
-    return lay_out(lowering, shape, {"weights": len(composer.weights.data), "kv": g.page_bytes, "io": io.nbytes})
+        composer.lower_pass(lowering, shape.kinds[0])
+    return lay_out(lowering, shape, composer.region_bytes)
 
 
 def lay_out(lowering: CudaLowering, shape: Shape, nbytes: Mapping[str, int]) -> Lowered:

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from tandem.compile.cuda.products import linear_product, whole_product
 from tandem.compile.cuda.rules_attention import ATTENTION
+from tandem.compile.cuda.rules_recurrent import RECURRENT
 from tandem.compile.views import VIEWS, arguments, registrar, width
 from tandem.kernels.cuda.embedding import embedding_work
 from tandem.kernels.cuda.head import argmax_chunks, argmax_gap_work, argmax_partial_work, gather_rows_work
@@ -21,7 +22,7 @@ from tandem.kernels.cuda.swiglu import swiglu_work
 if TYPE_CHECKING:
     from tandem.compile.cuda.lowering import CudaLowering
 
-RULES: dict[Any, Any] = dict(ATTENTION)
+RULES: dict[Any, Any] = ATTENTION | RECURRENT
 rule = registrar(RULES)
 ops = torch.ops.tandem
 

@@ -12,8 +12,9 @@ from tandem.artifacts.io import Geometry
 from tandem.artifacts.manifest import CudaPriceFacts, CudaValidity, EntryRecord, Host, PriceFacts, Validity
 from tandem.artifacts.program import encode
 from tandem.artifacts.weights import MappedWeights
-from tandem.compile.compose import PAGE_TOKENS, Composer
+from tandem.compile.compose import Composer
 from tandem.compile.cuda import entries, rows
+from tandem.compile.cuda.composer import CudaComposer, geometry
 from tandem.compile.examine import StagedCuda, StagedProgram
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tandem.compile.plan import Plan
     from tandem.compile.progress import Progress
 
-MAX_LANES = 8
-MAX_OUTPUTS = 32
 CAPABILITIES = {"9.0": 90}
 """Compute capabilities that kernels have been proved on, as Triton numbers them."""
 
@@ -62,11 +61,11 @@ class CudaTarget:
         return cls(gpu)
 
     @classmethod
-    def suitable(cls, profile: Profile) -> CudaTarget | None:
-        """The target `auto` stands for, or None where there is no GPU, or none with kernels of `profile`."""
+    def suitable(cls, spec: LlamaSpec, profile: Profile) -> CudaTarget | None:
+        """The target `auto` stands for, or None where there is no GPU, or none with kernels of model and `profile`."""
         found = gpus()
-        usable = found and found[0].capability in CAPABILITIES and not profile.low_bit
-        return cls(found[0]) if usable else None
+        served = bool(found) and found[0].capability in CAPABILITIES and not profile.low_bit
+        return cls(found[0]) if served else None
 
     @property
     def device(self) -> str:
@@ -90,22 +89,12 @@ class CudaTarget:
     def foreign(self) -> tuple[str, ...]:
         return ("compile/cpu/*", "kernels/cpu/*")
 
-    def require(self, profile: Profile) -> None:
+    def require(self, spec: LlamaSpec, profile: Profile) -> None:
         for form in (profile.matrix, profile.table):
             rows.require(form)
 
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry:
-        plane = spec.num_key_value_heads, spec.head_dim * profile.cache.itemsize
-        return Geometry(
-            context_length=context_length,
-            vocab_size=spec.vocab_size,
-            max_rows=max(MAX_OUTPUTS, *(chunk for chunk in entries.CHUNKS if chunk <= max(64, context_length))),
-            max_outputs=MAX_OUTPUTS,
-            max_lanes=MAX_LANES,
-            page_tokens=PAGE_TOKENS,
-            page_bytes=spec.num_hidden_layers * 2 * PAGE_TOKENS * plane[0] * plane[1],
-            kv_planes=(plane, plane),
-        )
+        return geometry(spec, profile, context_length)
 
     def num_programs(self, geometry: Geometry) -> int:
         return sum(1 for _ in entries.shapes(geometry))
@@ -140,7 +129,7 @@ class CudaTarget:
         weights = writer.path(files.WEIGHTS)
         progress.stage("weights", 20)
         stage_weights(plan, checkpoint, weights, progress)
-        composer = Composer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
+        composer = CudaComposer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
         records = tuple(self._programs(writer, composer, progress))
         staged = StagedCuda(
             plan.geometry,

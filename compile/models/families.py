@@ -7,21 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.compile.models.config import Config, unsupported
+from tandem.compile.models.qwen3_5_config import plain_rope, resolve_hybrid
 from tandem.compile.models.rope import resolve_rope
 from tandem.compile.models.spec import LlamaSpec
 from tandem.errors import CheckpointError
 
 MAX_HEAD_DIM = 256
 """Attention holds a whole head at once."""
+MAX_LAYERS = 1024
+"""More is a slip of the pen; a plan would be drawn for every one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture as Hugging Face names it; `resolve` turns its config into a spec."""
+    """An architecture as Hugging Face names it; `resolve` turns its config into a spec.
+
+    Of an architecture that wraps a text model, `section` is the text model's part of the config.
+    """
 
     name: str  # also the `model_type`
     architecture: str
     resolve: Callable[[Config], LlamaSpec]
+    section: str = ""
 
 
 def resolve(config: Mapping[str, Any]) -> LlamaSpec:
@@ -32,8 +39,10 @@ def resolve(config: Mapping[str, Any]) -> LlamaSpec:
     """
     fields = Config(config)
     family = _family(fields)
-    fields.only("hidden_act", "silu")
     fields.only("quantization_config")
+    if family.section:
+        fields = _text_section(fields, family.section)
+    fields.only("hidden_act", "silu")
     fields.only("mlp_bias", False)
     fields.only("rope_interleaved", False)
     return family.resolve(fields)
@@ -54,6 +63,14 @@ def _family(config: Config) -> Family:
     return family
 
 
+def _text_section(config: Config, name: str) -> Config:
+    """The text model's own config. Whether its head is tied, the whole model's config says."""
+    if name not in config:
+        raise CheckpointError(f"the checkpoint's config lacks {name}; is it complete?")
+    section, tied = config.section(name), "tie_word_embeddings"
+    return Config({**section.fields, tied: config.get(tied, section.get(tied))}, name)
+
+
 def _spec(
     config: Config, family: str, *, head_dim: int | None = None, qkv_bias: bool, output_bias: bool, head_norms: bool
 ) -> LlamaSpec:
@@ -62,6 +79,9 @@ def _spec(
     hidden_size = config.size("hidden_size")
     head_dim = config.size("head_dim", head_dim or hidden_size // heads)
     context = config.size("max_position_embeddings")
+    layers = config.size("num_hidden_layers")
+    if layers > MAX_LAYERS:
+        raise unsupported("num_hidden_layers", layers, f"up to {MAX_LAYERS}")
     if heads % key_value_heads:
         raise CheckpointError(
             f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {key_value_heads}"
@@ -72,7 +92,7 @@ def _spec(
         family=family,
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
-        num_hidden_layers=config.size("num_hidden_layers"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,
@@ -111,6 +131,13 @@ def _qwen3(config: Config) -> LlamaSpec:
     return _spec(config, "qwen3", head_dim=128, qkv_bias=bias, output_bias=bias, head_norms=True)
 
 
+def _qwen3_5(config: Config) -> LlamaSpec:
+    bias = config.flag("attention_bias")
+    plain, factor = plain_rope(config)
+    dense = _spec(plain, "qwen3_5", head_dim=256, qkv_bias=bias, output_bias=bias, head_norms=True)
+    return resolve_hybrid(config, dense, factor)
+
+
 def _refuse_window(config: Config) -> None:
     config.only("use_sliding_window", False)
     for layer_type in config.get("layer_types", []):
@@ -123,4 +150,6 @@ FAMILIES = (
     Family("mistral", "MistralForCausalLM", _mistral),
     Family("qwen2", "Qwen2ForCausalLM", _qwen2),
     Family("qwen3", "Qwen3ForCausalLM", _qwen3),
+    Family("qwen3_5_text", "Qwen3_5ForCausalLM", _qwen3_5),
+    Family("qwen3_5", "Qwen3_5ForConditionalGeneration", _qwen3_5, section="text_config"),
 )

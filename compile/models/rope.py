@@ -11,6 +11,7 @@ import numpy as np
 
 from tandem.compile.models.config import Config, unsupported
 from tandem.compile.models.spec import RopeSpec
+from tandem.errors import CheckpointError
 
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
 _NUMBERS = ("low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow")
@@ -19,12 +20,23 @@ _KNOWN = (*_COMMON, *_NUMBERS, *_SCALES, "factor", "original_max_position_embedd
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
+def rope_section(config: Config) -> str:
+    """Which field holds the rope, `rope_parameters` or `rope_scaling`. CheckpointError where they contradict."""
+    new, old = (config.section(name).fields for name in ("rope_parameters", "rope_scaling"))
+    if new and old and new != old:
+        raise CheckpointError(
+            f"the checkpoint's config has rope_parameters = {new!r} and rope_scaling = {old!r}; "
+            "keep the one that is meant"
+        )
+    return "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+
+
 def resolve_rope(config: Config, max_position_embeddings: int) -> RopeSpec:
     """Read `rope_parameters` (Transformers 5) or `rope_theta` and `rope_scaling`, with `rope_type` or the older `type`.
 
     CompileError names an unknown rope type or field, CheckpointError a missing or malformed one.
     """
-    section = config.section("rope_parameters" if "rope_parameters" in config else "rope_scaling")
+    section = config.section(rope_section(config))
     rope_type = section.get("rope_type", section.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise unsupported(section.full_name("rope_type"), rope_type, ", ".join(ROPE_TYPES))

@@ -1,46 +1,22 @@
-"""Where a llama family's parameters come from: checkpoint tensors by name and shape, fused along dimension 0.
+"""Where a model's parameters come from: which checkpoint tensors make each, all of them checked by name and shape.
 
 Knows nothing of file formats: a checkpoint is anything that lists, measures and reads tensors by name.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.models import qwen3_5_weights as qwen3_5
+from tandem.compile.models.sources import Shape, Source, TensorSource, fused
+from tandem.compile.models.spec import HybridSpec, LlamaSpec
 from tandem.errors import CheckpointError
 
-Shape = tuple[int, ...]
-
-
-class TensorSource(Protocol):
-    """What `load` reads from: tensors under their Hugging Face names; `origin` says where they lie, for messages."""
-
-    origin: str
-
-    def names(self) -> Iterable[str]: ...
-
-    def shape(self, name: str) -> Shape: ...
-
-    def read(self, name: str) -> Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The checkpoint tensors that, one after another along dimension 0, make one parameter."""
-
-    names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
-
-    @property
-    def shape(self) -> Shape:
-        """The parameter's shape."""
-        return sum(shape[0] for shape in self.shapes), *self.shapes[0][1:]
+log = logging.getLogger("tandem.compile")
 
 
 def weight_name(spec: LlamaSpec, name: str, layer: int | None = None) -> str:
@@ -50,41 +26,67 @@ def weight_name(spec: LlamaSpec, name: str, layer: int | None = None) -> str:
     return "embedding" if name == "head" and spec.tie_word_embeddings else name
 
 
-def weight_sources(spec: LlamaSpec) -> dict[str, Source]:
-    """Every parameter by full name, in the order of the forward; `head` is absent where it is tied."""
+def weight_sources(spec: LlamaSpec, root: str = "model") -> dict[str, Source]:
+    """Every parameter by full name, in the order of the forward; `head` is absent where it is tied.
+
+    `root` is what the checkpoint names the tensors under.
+    """
     hidden = spec.hidden_size
-    sources = {"embedding": Source((_EMBEDDING,), ((spec.vocab_size, hidden),))}
+    sources = {"embedding": Source.of({f"{root}.{_EMBEDDING}": (spec.vocab_size, hidden)})}
     for layer in range(spec.num_hidden_layers):
-        for name, parts in _layer_parts(spec).items():
-            sources[weight_name(spec, name, layer)] = Source(
-                tuple(f"model.layers.{layer}.{part}" for part in parts), tuple(parts.values())
-            )
-    sources["final_norm"] = Source(("model.norm.weight",), ((hidden,),))
+        for name, source in _layer_sources(spec, layer).items():
+            sources[weight_name(spec, name, layer)] = source.under(f"{root}.layers.{layer}.")
+    norm = qwen3_5.one_plus if isinstance(spec, HybridSpec) else fused
+    sources["final_norm"] = Source.of({f"{root}.norm.weight": (hidden,)}, norm)
     if not spec.tie_word_embeddings:
-        sources["head"] = Source((_HEAD,), ((spec.vocab_size, hidden),))
+        sources["head"] = Source.of({_HEAD: (spec.vocab_size, hidden)})
     return sources
 
 
 def load(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
-    """Parameters by full name, read one at a time, in the checkpoint's own dtype.
+    """Parameters by full name, read one at a time, in the checkpoint's own dtype; norms of 1 + w in fp32.
 
     Names and shapes are checked before the first tensor is read. CheckpointError names a tensor that is
-    missing, of another shape than wanted, or unknown to the family.
+    missing, of another shape than wanted, or unknown to the family. Of a vision-language checkpoint the text model is
+    read; what is skipped is logged.
     """
-    sources = weight_sources(spec)
-    _check(spec, sources, checkpoint)
+    sources, _ = _checked(spec, checkpoint)
     return _read(sources, checkpoint)
+
+
+def load_mtp(spec: HybridSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of the layer that drafts, `mtp.*`, as `load` gives the others; none where there is no such layer.
+
+    They are no part of the model: nothing but a drafter asks for them.
+    """
+    _, drafting = _checked(spec, checkpoint)
+    return _read(drafting, checkpoint)
 
 
 def _read(sources: dict[str, Source], checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
     for name, source in sources.items():
-        parts = [checkpoint.read(part) for part in source.names]
-        yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
+        yield name, source.make([checkpoint.read(part) for part in source.names])
 
 
-def _check(spec: LlamaSpec, sources: dict[str, Source], checkpoint: TensorSource) -> None:
-    found = set(checkpoint.names())
-    wanted = {name: shape for s in sources.values() for name, shape in zip(s.names, s.shapes, strict=True)}
+def _checked(spec: LlamaSpec, checkpoint: TensorSource) -> tuple[dict[str, Source], dict[str, Source]]:
+    """Sources of the model and of its drafting layer, the checkpoint held against both."""
+    names, root, drafting = set(checkpoint.names()), "model", dict[str, Source]()
+    if isinstance(spec, HybridSpec):
+        root = qwen3_5.text_root(names)
+        if vision := {name for name in names if name.startswith(qwen3_5.VISION)}:
+            log.warning(
+                "%s: skipped %d vision tensors; this build is of the text model", checkpoint.origin, len(vision)
+            )
+            names -= vision
+        if any(name.startswith(qwen3_5.MTP) for name in names):
+            drafting = qwen3_5.mtp_sources(spec)
+    sources = weight_sources(spec, root)
+    _check(spec, [*sources.values(), *drafting.values()], names, checkpoint)
+    return sources, drafting
+
+
+def _check(spec: LlamaSpec, sources: Iterable[Source], found: set[str], checkpoint: TensorSource) -> None:
+    wanted = {name: shape for s in sources for name, shape in zip(s.names, s.shapes, strict=True)}
     if missing := [name for name in wanted if name not in found]:
         raise CheckpointError(f"{checkpoint.origin}: lacks {_listed(missing)}; fetch it again")
     for name, shape in wanted.items():
@@ -96,9 +98,10 @@ def _check(spec: LlamaSpec, sources: dict[str, Source], checkpoint: TensorSource
     unknown = sorted(name for name in found - wanted.keys() if not name.endswith(_RECOMPUTED))
     if spec.tie_word_embeddings and _HEAD in unknown:
         unknown.remove(_HEAD)
-        if not torch.equal(checkpoint.read(_HEAD), checkpoint.read(_EMBEDDING)):
+        embedding = next(name for name in wanted if name.endswith(_EMBEDDING))
+        if not torch.equal(checkpoint.read(_HEAD), checkpoint.read(embedding)):
             raise CheckpointError(
-                f"{checkpoint.origin}: {_HEAD} differs from {_EMBEDDING} although tie_word_embeddings is true; "
+                f"{checkpoint.origin}: {_HEAD} differs from {embedding} although tie_word_embeddings is true; "
                 "set it to false in config.json"
             )
     if unknown:
@@ -108,8 +111,15 @@ def _check(spec: LlamaSpec, sources: dict[str, Source], checkpoint: TensorSource
         )
 
 
-def _layer_parts(spec: LlamaSpec) -> dict[str, dict[str, Shape]]:
-    """Per parameter of a block: checkpoint tensors of one layer and their shapes."""
+def _layer_sources(spec: LlamaSpec, layer: int) -> dict[str, Source]:
+    """Per parameter of a block: the tensors of one layer."""
+    if isinstance(spec, HybridSpec):
+        return qwen3_5.layer_sources(spec, spec.layer_types[layer])
+    return {name: Source.of(parts) for name, parts in _llama_parts(spec).items()}
+
+
+def _llama_parts(spec: LlamaSpec) -> dict[str, dict[str, Shape]]:
+    """Per parameter of a llama's block: checkpoint tensors of one layer and their shapes."""
     hidden, inner, query, kv = spec.hidden_size, spec.intermediate_size, spec.query_size, spec.key_value_size
     widths = {"q": query, "k": kv, "v": kv}
     parts: dict[str, dict[str, Shape]] = {"input_norm": {"input_layernorm.weight": (hidden,)}}
@@ -133,6 +143,6 @@ def _listed(names: list[str]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 # Old checkpoints carry buffers that follow from the config.
 _RECOMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tandem import __version__
 from tandem.compile.compose import PAGE_TOKENS
+from tandem.compile.models.spec import FULL_ATTENTION
 from tandem.compile.models.weights import weight_name
 from tandem.compile.onnx.graph import Graph
 from tandem.compile.onnx.lowering import Lowering
@@ -77,7 +78,7 @@ class Step:
         (h,) = lower(parts.embed, inputs | self._bound(parts.embed), "embed")
         delta: dict[str, str] = {}
         for layer, cache in enumerate(caches):
-            part = parts.block if layer else parts.first
+            part = parts.blocks[FULL_ATTENTION] if layer else parts.first
             bound = inputs | self._bound(part, layer) | cache | {"h": h} | delta
             h, out = lower(part, bound, f"layers.{layer}")
             cache |= {name: bound[name] for name in cache}

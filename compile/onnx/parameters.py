@@ -20,7 +20,7 @@ from tandem.compile.cpu.panels import PANEL, SAFETENSORS, stored_shape, unpack
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import weight_sources
 from tandem.compile.profile import Profile, find_profile
-from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.errors import BundleCorrupt, BundleMismatch, UsageError
 
 BLOCK_BYTES = 64 << 20
 """About how much of a parameter is in memory at a time."""
@@ -47,12 +47,14 @@ class Parameters:
             self._check(name, SAFETENSORS[form], stored_shape(shape, form))
         for name in ("rope.cos", "rope.sin"):
             rows = self.weights.spans[name].shape[0] if name in self.weights.spans else self.context_length
-            self._check(name, "F32", (max(rows, self.context_length), self.spec.head_dim // 2))
+            self._check(name, "F32", (max(rows, self.context_length), self.spec.rotary_dim // 2))
 
     @classmethod
     def of(cls, bundle: Bundle) -> Parameters:
-        """Those of `bundle`. BundleMismatch for a spec or a profile of another version."""
+        """Those of `bundle`. BundleMismatch for a spec or a profile of another version, UsageError for a hybrid."""
         manifest = bundle.manifest
+        if manifest.geometry.recurrent_layers:
+            raise UsageError(f"{bundle.path}: {manifest.family} has recurrent layers, which are not exported as ONNX")
         return cls(
             spec=read_spec(manifest.resolved.spec),
             profile=find_profile(manifest.profile),

@@ -1,4 +1,5 @@
 // Glue between the reductions: each output element is a function of its own inputs.
+#include "gates.h"
 #include "norm.h"
 #include "tandem.h"
 
@@ -52,6 +53,11 @@ TDM_KERNEL(add, BinaryArgs, BINARY_SIGNATURE) {
 
 TDM_KERNEL(mul, BinaryArgs, BINARY_SIGNATURE) {
   binary(a, part, [](f32x16 x, f32x16 z) { return x * z; });
+}
+
+// z is the gate.
+TDM_KERNEL(sigmoid_gate, BinaryArgs, BINARY_SIGNATURE) {
+  binary(a, part, [](f32x16 x, f32x16 z) { return x * sigmoid(z); });
 }
 
 TDM_KERNEL(swiglu, SwigluArgs, "<count <x =x_stride >y =y_stride =width") {

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tandem.kernels.cuda.attention import attention_merge, attention_split, attention_tail
 from tandem.kernels.cuda.attention_chunk import attention_chunk
+from tandem.kernels.cuda.conv import conv_tail
+from tandem.kernels.cuda.delta import delta_rule, delta_verify
+from tandem.kernels.cuda.delta_commit import conv_commit, delta_commit
 from tandem.kernels.cuda.embedding import embedding
+from tandem.kernels.cuda.gate import gated_rms_norm, sigmoid_gate
 from tandem.kernels.cuda.head import argmax_gap, argmax_partial, gather_rows
 from tandem.kernels.cuda.kv import kv_move, kv_write
 from tandem.kernels.cuda.launch import TritonKernel
@@ -12,6 +16,7 @@ from tandem.kernels.cuda.linear import linear, linear_chunk
 from tandem.kernels.cuda.linear_rotary import linear_rotary
 from tandem.kernels.cuda.norm import add_rms_norm, rms_norm
 from tandem.kernels.cuda.parts import add_parts
+from tandem.kernels.cuda.recurrent_inputs import recurrent_inputs
 from tandem.kernels.cuda.rotary import rotary, rotary_kv_write
 from tandem.kernels.cuda.swiglu import swiglu
 
@@ -20,7 +25,8 @@ KERNELS: dict[str, TritonKernel] = {
     for kernel in (
         *(add_parts, add_rms_norm, argmax_gap, argmax_partial),
         *(attention_chunk, attention_merge, attention_split, attention_tail),
+        *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
-        *(rotary_kv_write, swiglu),
+        *(rotary_kv_write, sigmoid_gate, swiglu),
     )
 }

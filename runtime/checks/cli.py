@@ -60,8 +60,9 @@ def spec(
 ) -> int:
     """Is what BUNDLE answers the same, id by id and bit by bit, whatever is drafted?
 
-    Drafters that are wrong, half right and right, every row width as chain and tree, prompts around page and chunk
-    borders, 1 to 4 lanes, on a CPU several thread counts, greedy and sampled: all against plain decoding.
+    Drafters that are wrong, half right, right and each of these behind each other, every row width as chain and tree,
+    prompts around page and chunk borders, 1 to 4 lanes, on a CPU several thread counts, greedy and sampled: all against
+    plain decoding.
     """
     from tandem.artifacts.reader import open_bundle
     from tandem.device import this_machine

@@ -16,7 +16,8 @@ from tandem.keys import MAX_TREE_ROWS
 SCRIPTED = ("wrong", "half", "right")
 """Drafters that fill any width."""
 
-DRAFTERS = ("none", *SCRIPTED, "lookup")
+DRAFTERS = ("none", *SCRIPTED, "mixed", "lookup")
+"""`mixed` has a round of every sort behind every other, so its rounds are narrow: an answer holds many of them."""
 SHAPES = ("chain", "tree")
 MAX_LANES = 4
 WIDE = 8

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
+from tandem.runtime.checks.orders import every_order
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.tree import DraftTree
+
+MIXED = 3
 
 
 class FixedWidth:
@@ -67,11 +70,24 @@ def forced_drafters(
     if name == "lookup":
         return lookup_drafters()
     script, seeds = schedule(name, shape, width - 1), count()
-    return lambda: ScriptedDrafter(answers, script, vocab_size, next(seeds))
+
+    def make() -> Drafter:
+        seed = next(seeds)
+        turn = seed % len(script)  # lanes that begin together are not of one mind
+        return ScriptedDrafter(answers, script[turn:] + script[:turn], vocab_size, seed)
+
+    return make
 
 
 def schedule(name: str, shape: str, nodes: int) -> list[Guess]:
-    """Drafts of `nodes` nodes, round by round: none of them right, half of the line right, or all of the line right."""
+    """Drafts of `nodes` nodes, round by round: none of them right, half of the line right, or all of the line right.
+
+    Those of `mixed` have MIXED nodes at most: none, all wrong, all right, or a part right, in every order.
+    """
+    if name == "mixed":
+        few = min(nodes, MIXED)
+        part = Guess(1, 0, few - 1) if shape == "tree" else Guess(1, few - 1)
+        return every_order((Guess(), Guess(0, few), Guess(few), part))
     branches = (nodes + 1) // 2 if shape == "tree" and nodes > 1 else 0
     line = nodes - branches
     if name == "wrong":

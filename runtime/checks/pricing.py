@@ -2,7 +2,8 @@
 
 Whatever else runs only adds to a time, and a table that is too dear is never put right, as nobody drafts at its prices.
 A CPU's times do not depend on what the cache holds, so no text is prefilled for it; a GPU's do, as clocks follow the
-power that bits take. Where each row count has a program of its own, a step of the staircase has its price at both ends.
+power that bits take. Recurrent states are what passes make of them. Where each row count has a program of its own, a
+step of the staircase has its price at both ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tandem.keys import Kind, context_classes
-from tandem.runtime.checks.lab import token_ids
+from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.executor.base import Executor, Moves, Rows
 from tandem.runtime.rows import Span, extend_rows
 
@@ -70,7 +71,8 @@ def _fill(executor: Executor) -> None:
     table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % blocks
     ids = token_ids(min(blocks * g.page_tokens, g.context_length), g.vocab_size, seed=9)
     for begin in range(0, len(ids), g.max_rows):
-        executor.run(Kind.EXTEND, extend_rows([Span(0, begin, ids[begin : begin + g.max_rows], output=True)], table))
+        span = Span(0, begin, ids[begin : begin + g.max_rows], output=True)
+        executor.run(Kind.EXTEND, extend_rows([span], table, slots_for(executor, 1)))
 
 
 def _blocks_in_use(executor: Executor) -> int:
@@ -80,8 +82,10 @@ def _blocks_in_use(executor: Executor) -> int:
 
 
 def _passes(executor: Executor, bound: int) -> list[tuple[Kind, int]]:
-    """What is measured in a class. Where each count has a program, a step of several lanes is a chain's: not twice."""
-    chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if executor.entries else ()
+    """What is measured in a class. Where each count has a program, a step of several lanes is a chain's, not twice;
+    unless it moves states on, which a chain does not."""
+    shared = executor.entries and not executor.num_slots
+    chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if shared else ()
     passes = [(kind, rows) for kind in Kind for rows in row_counts(kind, executor, bound)]
     return [(kind, rows) for kind, rows in passes if kind is not Kind.EXTEND or rows not in chains]
 
@@ -114,12 +118,13 @@ def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> floa
     context = max(0, min(context, g.context_length - num_rows))
     table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % _blocks_in_use(executor)
     tokens = token_ids(num_rows, g.vocab_size, seed=9) if executor.entries else [0] * num_rows
-    zeros, place = [0] * num_rows, range(context, context + num_rows)
+    zeros, place, slots = [0] * num_rows, range(context, context + num_rows), slots_for(executor, 1)
     after = range(context + 1, context + num_rows + 1)
     if kind is Kind.COMMIT:
-        return executor.commit(Moves(zeros, after, place, table))
+        return executor.commit(Moves(zeros, after, place, table, range(num_rows), slots))
     outputs = [num_rows - 1] if kind is Kind.EXTEND else range(num_rows)
-    rows = Rows(tokens, place, zeros, place, after, outputs, table)
+    above = range(-1, num_rows - 1)
+    rows = Rows(tokens, place, zeros, place, after, outputs, table, parent=above, state_slot=slots)
     if kind is Kind.VERIFY_TREE:
         rows.prefix = [context] * num_rows
         rows.ancestor = [range(context, context + row + 1) for row in range(num_rows)]

@@ -113,12 +113,12 @@ class Proof:
     def _steps(self, cases: list[Case]) -> None:
         """One-token steps over the first text, whose states are kept where a case will want them."""
         text = self._texts[0]
+        ends = {case.starts[0] + len(case.paths[0]) for case in cases if case.kind is not Kind.VERIFY_TREE}
+        ends.add(len(text))
         for i in range(len(text)):
             self._reference.steps(0, text[:i], text[i : i + 1])
-        ends = {case.starts[0] + len(case.paths[0]) for case in cases if case.kind is not Kind.VERIFY_TREE}
-        for end in ends | {len(text)}:
-            if end <= len(text):
-                self._reference.keep_state(0, text[:end])
+            if i + 1 in ends:
+                self._reference.keep_state(0, text[: i + 1])
 
     def _chunks(self) -> None:
         """The same text in chunks of every size."""
@@ -140,8 +140,12 @@ class Proof:
         """The pass and its commit, then the same by one-token steps."""
         for lane, start in zip(case.lanes, case.starts, strict=True):
             self._fill(lane, start)
-        found = self.lab.verify(case.kind, case.lanes, case.starts, case.trees)
-        self.lab.commit(case.lanes, case.starts, case.paths)
+        if case.kind is Kind.EXTEND:  # of one row a lane: it stays
+            anchors = [tree.tokens[0] for tree in case.trees]
+            found = [[bits] for bits in self.lab.step(case.lanes, anchors, case.starts)]
+        else:
+            found = self.lab.verify(case.kind, case.lanes, case.starts, case.trees)
+            self.lab.commit(case.lanes, case.starts, case.paths)
         states = [
             self.lab.state(lane, start + len(path))
             for lane, start, path in zip(case.lanes, case.starts, case.paths, strict=True)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tandem.artifacts.io import Geometry
 from tandem.keys import MAX_TREE_ROWS, Kind
-from tandem.runtime.checks.lab import Lab, token_ids
+from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
+from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
 from tandem.tree import DraftTree
 
@@ -25,8 +26,13 @@ NEIGHBOUR, HALF = 17, MAX_TREE_ROWS // 2
 
 
 def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Report:
-    """The proof over `lab`, and that of the executor's entries where it has any. `lab` holds other text afterwards."""
+    """The proof over `lab`, that of rounds where a state is kept, and that of the executor's entries where it has any.
+
+    `lab` holds other text afterwards.
+    """
     report = Proof(lab, advance).run()
+    if lab.slots:
+        RoundsProof(lab, report, advance).run()
     if lab.executor.entries:
         EntriesProof(lab.executor, report, advance).run()
     return report
@@ -44,7 +50,7 @@ class EntriesProof:
     def __init__(self, executor: Executor, report: Report, advance: Callable[[str], None] = lambda name: None) -> None:
         g = executor.geometry
         self.report, self.advance, self.geometry, self.entries = report, advance, g, executor.entries
-        self.lab = Lab(executor, 1)
+        self.lab = Lab(executor, 1, KEPT_BYTES)
         self._row = self.lab.table
         # Blocks of a window: the rest of a page, a page before it, and the rows; then those of the lane beside it.
         self._window = 2 + -(-MAX_TREE_ROWS // g.page_tokens)
@@ -121,6 +127,7 @@ class Window:
         self._head = max(0, start // g.page_tokens - 1) * g.page_tokens  # a chunk brings what lies below `start`
         self._two = g.max_lanes > 1 and g.context_length >= NEIGHBOUR + HALF
         proof.place(self._head, 2 if self._two else 1)
+        self._lab.claim(0, self._head)
         self._tokens = token_ids(start - self._head + MAX_TREE_ROWS, g.vocab_size, seed=start)
 
     def run(self) -> None:
@@ -134,6 +141,7 @@ class Window:
         for num_rows in self._proof.rows(Kind.VERIFY_CHAIN, self._bound):
             found = self._verify(Kind.VERIFY_CHAIN, _line(line[:num_rows]))
             self._compare(f"chain of {num_rows}", found, chain)
+            self._lab.commit([0], [self._start], [range(num_rows)])
             self._say(f"chain of {num_rows}: state", self._state(num_rows), states[num_rows])
         self._trees()
         if self._two:

@@ -55,6 +55,7 @@ def run_scenario(lab: Lab, sizes: Sizes) -> list[tuple[str, str]]:
         chain = DraftTree.chain(tokens[0], tokens[1:], [0.5] * (num_rows - 1), "scenario")
         (rows,) = lab.verify(Kind.VERIFY_CHAIN, [0], [length], [chain])
         seen += [(f"chain of {num_rows}, row {i}: logits", row) for i, row in enumerate(rows)]
+        lab.commit([0], [length], [range(num_rows)])
         length += num_rows
     tree = branching_tree(ids[length], ids[length + 1 : length + sizes.tree])
     (rows,) = lab.verify(Kind.VERIFY_TREE, [0], [length], [tree])

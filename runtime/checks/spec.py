@@ -15,7 +15,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
 from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SCRIPTED, SHAPES, Case, all_widths, design, lengths
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
-from tandem.runtime.checks.lab import Lab, pages_for, token_ids
+from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for, token_ids
 from tandem.runtime.checks.prompts import last
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.spec_report import SpecReport
@@ -112,7 +112,7 @@ class Spec:
             report.passes.update(executor.passes)
         if only is None:
             executor = self._executor(self._options.threads[-1])
-            report.proof = prove(Lab(executor, self._lanes), advance)
+            report.proof = prove(Lab(executor, self._lanes, KEPT_BYTES), advance)
         return report
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.device import this_machine
 from tandem.keys import Kind
 from tandem.runtime.checks import pricing
-from tandem.runtime.checks.lab import Lab, pages_for
+from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
 from tandem.runtime.executor.base import Executor
@@ -106,7 +106,7 @@ def examine(staged: Staged) -> dict[str, Any]:
     least = pages_for(text_tokens(g), g.page_tokens, g.max_lanes)
     executor = staged.open_roomy(least, max(least, g.blocks_per_lane))  # prices want a whole context
     try:
-        lab = Lab(executor, g.max_lanes)
+        lab = Lab(executor, g.max_lanes, KEPT_BYTES)
         report = prove(lab, say_step)
         say_step("identity scenario")
         fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}

@@ -15,6 +15,7 @@ from tandem.errors import TandemError
 from tandem.keys import Kind
 from tandem.runtime.checks.lab import digest
 from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.executor.snapshot import Snapshot
 from tandem.runtime.request import FinishReason, LaneStats
 
 LATELY = 320
@@ -26,7 +27,7 @@ class Watch:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.geometry, self.num_pages, self.num_slots = executor.geometry, executor.num_pages, executor.num_slots
         self.entries = executor.entries
         self.passes: Counter[tuple[Kind, int]] = Counter()
         self._last: tuple[Kind, Rows, Outcome] | None = None
@@ -46,6 +47,12 @@ class Watch:
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         return self._executor.kv(block_table, length)
 
+    def save(self, slot: int, position: int) -> Snapshot:
+        return self._executor.save(slot, position)
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        self._executor.restore(slot, snapshot)
+
     def close(self) -> None:
         self._executor.close()
 
@@ -62,11 +69,13 @@ class Watch:
                 yield start + len(line) - 1, bits, outcome.gap[output]
 
     def state(self, lane: int, length: int, start: int = 0) -> str:
-        """Digest of the lane's K and V over `length` tokens less the pages below that of `start`, by the last table."""
+        """Digest of the lane's K and V over `length` tokens less the pages below that of `start`, and of its recurrent
+        state, by the last table and slots."""
         assert self._last is not None
-        page_tokens = self.geometry.page_tokens
+        rows, page_tokens = self._last[1], self.geometry.page_tokens
         first = start // page_tokens
-        return digest(self.kv(self._last[1].block_table[lane, first:].tolist(), length - first * page_tokens))
+        held = self.kv(rows.block_table[lane, first:].tolist(), length - first * page_tokens)
+        return digest(held, self.save(rows.state_slot[lane], length).state.data if rows.state_slot else b"")
 
 
 def _line(kind: Kind, rows: Rows, row: int) -> tuple[int, list[int]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tandem.artifacts.io import Geometry
 from tandem.keys import Kind
+from tandem.runtime.executor.snapshot import Snapshot
 
 
 @dataclass(slots=True)
@@ -22,6 +23,9 @@ class Rows:
     `ancestor` is given for `verify-tree` only: ancestor[r][i] is the logical slot of position prefix[r] + i, up to
     and including the row's own. In the other kinds prefix = position + 1. A block table is never changed once handed
     over: the same array is the same table, so an executor need not look at it again.
+
+    A model with recurrent layers is also told where each lane's state lies and which row of the pass each follows; a
+    parent stands before its children. What follows nothing, at position 0, begins from zeros, whatever its slot holds.
     """
 
     token: Sequence[int]  # [R]
@@ -32,16 +36,24 @@ class Rows:
     output_row: Sequence[int]  # [O], ascending
     block_table: np.ndarray  # [L, B] int32 page numbers
     ancestor: Sequence[Sequence[int]] | None = None  # [R][1..32]
+    parent: Sequence[int] = ()  # [R], -1 for what follows the lane's state
+    state_slot: Sequence[int] = ()  # [L]
 
 
 @dataclass(slots=True)
 class Moves:
-    """A commit: in lane `lane[i]`, KV of logical slot `source[i]` becomes that of `target[i]`, in order."""
+    """A commit: in lane `lane[i]`, KV of logical slot `source[i]` becomes that of `target[i]`, in order.
+
+    With recurrent layers, each lane's state is moved on by row `row[i]` of the last verify, which becomes position
+    `target[i]`: every row of an accepted path is there, in order, those whose KV is in place already among them.
+    """
 
     lane: Sequence[int]
     source: Sequence[int]
     target: Sequence[int]
     block_table: np.ndarray
+    row: Sequence[int] = ()
+    state_slot: Sequence[int] = ()  # [L]
 
 
 @dataclass(slots=True)
@@ -61,10 +73,13 @@ class Executor(Protocol):
     """Runs a bundle's programs over its regions. Not thread safe: one thread owns it.
 
     `entries` are those among which a pass picks by its length and rows; none where one program a kind serves all.
+    `num_slots` are the places of recurrent states, 0 for a model without: it takes no `Rows.parent`, no slots, and
+    commits only what has to move.
     """
 
     geometry: Geometry
     num_pages: int
+    num_slots: int
 
     @property
     def entries(self) -> Sequence[Entry]: ...
@@ -74,7 +89,7 @@ class Executor(Protocol):
         ...
 
     def commit(self, moves: Moves) -> float:
-        """Move accepted KV into place; returns milliseconds."""
+        """Move accepted KV into place, and recurrent states on by an accepted path; returns milliseconds."""
         ...
 
     def logits(self, output: int) -> np.ndarray:
@@ -83,6 +98,17 @@ class Executor(Protocol):
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         """K and V of all layers for slots 0..length-1 in order, as bytes; for checks."""
+        ...
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        """A copy of the recurrent state in `slot`, that of a lane with `position` committed tokens."""
+        ...
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Makes `slot` hold `snapshot`: a lane with KV of as many tokens goes on from there as if nothing had been.
+
+        BundleMismatch for a snapshot of another bundle.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """Whether a program's launches stay inside their memory: arguments of their kinds, sizes that the geometry gives.
 
 What Tandem seals holds all of it; this refuses a bundle that is damaged or lies, before it runs. Which numbers bound
-which argument stands in tables; nothing else here knows a kernel.
+which argument stands in the tables of `extents`; nothing here knows a kernel by more than what its numbers mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,24 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, Program
 from tandem.errors import BundleCorrupt
 from tandem.keys import MAX_TREE_ROWS
+from tandem.runtime.executor.extents import (
+    CACHE,
+    EXTENTS,
+    FIELDS,
+    FLAGS,
+    GROUP,
+    HOMES,
+    INPUTS_OF,
+    LANES,
+    LAYER_STRIDES,
+    MAX_HEAD_DIM,
+    MAX_TAPS,
+    OPTIONAL,
+    PAGE,
+    PANEL,
+    STORED,
+    VERIFIES,
+)
 
 Signature = Sequence[str]
 """A kernel's parameters in order: "<in", ">out" and "!both" are pointers, "=n" a whole number, "~x" a real."""
@@ -23,61 +41,20 @@ Signature = Sequence[str]
 REMEDY = "rebuild the bundle"
 MOST = 1 << 31
 """Whole numbers of a launch stay below it."""
-OPTIONAL = {"linear": ("bias", "delta", "norm", "sum")}
-"""By kernel: pointers that may be null."""
 WORD = 4
 """Bytes of a number: no pointer lies between two."""
-PANEL, LANES, PAGE, MAX_HEAD_DIM = 32, 16, 64, 256
-"""As kernels have them: matrices are padded to panels of so many rows, heads in value pages to so many elements, pages
-hold so many tokens; no head is wider."""
-
-FIELDS: dict[str, tuple[str, ...]] = {
-    name: (name,) for name in ("token", "position", "slot", "prefix", "ancestor", "block_table", "argmax", "gap")
-} | {"lane": ("lane", "move_lane"), "row": ("output_row",), "source": ("move_source",), "target": ("move_target",)}
-"""Arguments that only these fields of io may be: they hold indices, or come back to the host."""
-HOMES = (
-    dict.fromkeys(("k_cache", "v_cache"), "kv")
-    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin"), "weights")
-    | dict.fromkeys(("count", *FIELDS), "io")
-)
-"""Regions of arguments; rows of a pass lie in scratch or in io."""
-
-_Extents = dict[str, tuple[str, ...]]
-INPUTS = ("x", "delta", "norm", "sum")
-_WIDE: _Extents = dict.fromkeys(("x", "z", "delta", "sum", "y", "weight", "logits"), ("width",))
-_TURNS: _Extents = dict.fromkeys(("cos", "sin"), ("positions", "half"))
-_WRITTEN: _Extents = dict.fromkeys("kv", ("kv_heads", "head_dim"))
-_HEADS: _Extents = dict.fromkeys("qxy", ("heads", "head_dim"))
-EXTENTS: dict[str, _Extents] = {
-    **dict.fromkeys(("add", "mul", "add_rms_norm", "gather_rows", "argmax_gap"), _WIDE),
-    "rms_norm": {"x": ("groups", "width"), "weight": ("width",), "y": ("groups", "width")},
-    "swiglu": {"x": ("two", "width"), "y": ("width",)},
-    "embedding": {"weight": ("vocab", "stored"), "y": ("k",)},
-    "linear": {"weight": ("panels", "stored"), "bias": ("n",), "y": ("outputs",)} | dict.fromkeys(INPUTS, ("k",)),
-    "rotary": _HEADS | _TURNS,
-    "kv_write": _WRITTEN,
-    "rotary_kv_write": _HEADS | _TURNS | _WRITTEN,
-    "attention": _HEADS,
-    "attention_tree": _HEADS,
-}
-"""By kernel, less its format: elements of an argument's row where it has a stride, of the whole where it has none."""
-STORED = {"fp32": (4, 0), "bf16": (2, 0), "int8": (1, 4), "int4": (5 / 8, 0)}
-"""Bytes that one output of a matrix takes: so many per input, and so many more. Low-bit inputs come in groups."""
-GROUP = 32
-INPUTS_OF = {"fp32": 1, "bf16": 2}
-CACHE: _Extents = {"k_cache": ("page", "kv_heads", "head_dim"), "v_cache": ("page", "kv_heads", "padded")}
 
 
-def check(program: Program, signatures: Sequence[Signature], geometry: Geometry) -> None:
+def check(program: Program, signatures: Sequence[Signature], geometry: Geometry, *, extends: bool = False) -> None:
     """Raises BundleCorrupt that names the first launch, kernel and argument that do not fit.
 
-    `signatures` are those of `program.kernels`, in order.
+    `signatures` are those of `program.kernels`, in order. `extends`: passes may have more rows than a verify.
     """
     if geometry.page_tokens != PAGE:
         raise BundleCorrupt(f"pages of {geometry.page_tokens} tokens, kernels know those of {PAGE}; {REMEDY}")
     if geometry.max_outputs < MAX_TREE_ROWS:
         raise BundleCorrupt(f"passes of {geometry.max_outputs} outputs, a verify wants {MAX_TREE_ROWS}; {REMEDY}")
-    bounds = _Bounds(program, geometry, IoLayout(geometry))
+    bounds = _Bounds(program, geometry, IoLayout(geometry), geometry.max_rows if extends else geometry.verify_rows)
     for kernel, signature in zip(program.kernels, signatures, strict=True):
         if (given := len(kernel.param_sizes)) != len(signature):
             raise BundleCorrupt(f"{kernel.symbol} takes {len(signature)} arguments, not {given}; {REMEDY}")
@@ -117,6 +94,7 @@ class _Bounds:
     program: Program
     geometry: Geometry
     layout: IoLayout
+    pass_rows: int
 
     def fault(self, kernel: str, signature: Signature, arguments: Sequence[tuple[int, int]]) -> str | None:
         """Why a launch may not run; `arguments` are (region, value) in the signature's order."""
@@ -128,6 +106,8 @@ class _Bounds:
         rows = {0: g.max_rows, 4: g.max_outputs, 8: g.verify_rows}.get(place)
         if rows is None:
             return f"count is byte {values['<count'][1]} of io, which is another field"
+        if stem in VERIFIES and min(rows, self.pass_rows) > g.verify_rows:
+            return f"is for {g.verify_rows} rows of a verify, a pass here has {self.pass_rows}"
         for word, (region, value) in values.items():
             if region == CONSTANT and value == 0 and word[1:] in OPTIONAL.get(stem, ()):
                 continue
@@ -143,8 +123,8 @@ class _Bounds:
 
     def _kind(self, kind: str, name: str, region: int, value: int, rows: int) -> str | None:
         if kind in "=~":
-            least = 0 if name == "gated" or name.endswith("_stride") else 1
-            fits = region == CONSTANT and (kind == "~" or least <= value < MOST)
+            least, behind = (0, 2) if name in FLAGS else (0 if name.endswith("_stride") else 1, MOST)
+            fits = region == CONSTANT and (kind == "~" or least <= value < behind)
             return None if fits else "is no number in range"
         if region == CONSTANT:
             return "points nowhere"
@@ -155,8 +135,8 @@ class _Bounds:
             return f"is byte {value} of {place}, no multiple of {WORD}"
         if name in FIELDS:
             field = next((fields[field] for field in FIELDS[name] if fields[field].offset == value), None)
-            # A block table has a row per lane, and who reads ancestors is a verify.
-            least = {"block_table": 0, "ancestor": self.geometry.verify_rows}.get(name, rows)
+            # Block tables and slots have a row per lane, and who reads ancestors is a verify.
+            least = {"block_table": 0, "state_slot": 0, "ancestor": self.geometry.verify_rows}.get(name, rows)
             if field and field.shape[0] < least:
                 return f"has {field.shape[0]} entries for {least} rows"
             fits = field is not None
@@ -167,11 +147,18 @@ class _Bounds:
     def _numbers(self, stem: str, numbers: dict[str, int]) -> str | None:
         g = self.geometry
         baked = {"page_bytes": g.page_bytes, "table_stride": g.blocks_per_lane, "ancestor_stride": MAX_TREE_ROWS}
+        baked |= {"slot_bytes": g.state_bytes, "layers": g.recurrent_layers}
         for name, wanted in baked.items():
             if numbers.get(name, wanted) != wanted:
                 return f"{name} is {numbers[name]}, the geometry gives {wanted}"
         if numbers.get("heads", 0) % numbers.get("kv_heads", 1):
             return f"kv_heads is {numbers['kv_heads']}, which does not divide the heads"
+        if numbers.get("value_heads", 0) % numbers.get("key_heads", 1):
+            return f"key_heads is {numbers['key_heads']}, which does not divide the value heads"
+        if (wide := max(numbers.get("key_dim", 0), numbers.get("value_dim", 0))) > MAX_HEAD_DIM:
+            return f"key_dim or value_dim is {wide}; kernels know up to {MAX_HEAD_DIM}"
+        if not 2 <= numbers.get("taps", 2) <= MAX_TAPS:
+            return f"taps is {numbers['taps']}; kernels know 2 to {MAX_TAPS}"
         head_dim, half = numbers.get("head_dim", 0), numbers.get("half", 0)
         if not 2 * half <= head_dim <= MAX_HEAD_DIM:
             return f"head_dim is {head_dim}, of which {2 * half} turn; kernels know up to {MAX_HEAD_DIM}"
@@ -201,6 +188,7 @@ class _Bounds:
             # What is neither a matrix nor the cache is fp32 in every kernel.
             item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
             end = value + (row + last * (stride or 0)) * item
+            end += (numbers.get("layers", 1) - 1) * numbers.get(LAYER_STRIDES.get(name, ""), 0)
             if end > (memory := self.program.regions[region]).nbytes:
                 return f"{name} ends at byte {end} of {memory.name}, which has {memory.nbytes}"
         return None
@@ -216,6 +204,8 @@ class _Bounds:
             "panels": _padded(numbers.get("n", 0), PANEL),
             "padded": _padded(numbers.get("head_dim", 0), LANES),
             "positions": g.context_length + MAX_TREE_ROWS,
+            "factor_rows": MAX_TREE_ROWS,
+            "tail_taps": numbers.get("taps", 1) - 1,
             "outputs": numbers.get("n", 0) // (2 if numbers.get("gated") else 1),
             "stored": int(inputs * each) + more,
         }

@@ -21,6 +21,7 @@ from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.inbox import Inbox
 from tandem.runtime.executor.library import LAUNCH, Library
 from tandem.runtime.executor.regions import check_regions, kv_bytes, scratch_bytes
+from tandem.runtime.executor.snapshot import Snapshot
 
 ALIGNMENT = 64
 POISON = 0xFF
@@ -29,12 +30,16 @@ POISON = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the executor takes from an opened bundle; `weights` is the whole file, uint8."""
+    """What the executor takes from an opened bundle; `weights` is the whole file, uint8.
+
+    `bundle` is its content id, by which snapshots know whose they are; "" before it is sealed.
+    """
 
     geometry: Geometry
     weights: np.ndarray
     library: Library
     programs: dict[Kind, Program]
+    bundle: str = ""
 
 
 def aligned(nbytes: int, *, poison: bool = False) -> np.ndarray:
@@ -51,7 +56,7 @@ def _check_memory(wanted: int) -> None:
     memory = this_machine().memory
     if wanted > memory:
         raise BundleMismatch(
-            f"scratch, io and KV take {wanted} bytes and this machine has {memory}; ask for a shorter context"
+            f"scratch, io, KV and states take {wanted} bytes and this machine has {memory}; ask for a shorter context"
         )
 
 
@@ -71,31 +76,39 @@ class Bound:
 class CpuExecutor:
     """Implements `tandem.runtime.executor.base.Executor` over host memory.
 
-    `num_pages` sizes the KV pool. `poison` fills scratch and KV with NaNs, so that a read of anything never
-    written shows.
+    `num_pages` sizes the KV pool, `num_slots` (default: one a lane) that of recurrent states, if there are any.
+    `poison` fills scratch, KV, states and factors with NaNs, so that a read of anything never written shows.
     """
 
-    def __init__(self, image: Image, *, num_pages: int, poison: bool = False) -> None:
-        self.geometry, self.num_pages = image.geometry, num_pages
+    def __init__(self, image: Image, *, num_pages: int, num_slots: int | None = None, poison: bool = False) -> None:
+        g = self.geometry = image.geometry
+        self.num_pages, self.num_slots = num_pages, (num_slots or g.max_lanes) if g.recurrent_layers else 0
         self.entries: Sequence[Entry] = ()
-        layout = IoLayout(image.geometry)
+        layout = IoLayout(g)
         scratch = scratch_bytes(list(image.programs.values()))
-        _check_memory(scratch + layout.nbytes + num_pages * image.geometry.page_bytes)
-        for program in image.programs.values():
+        state_bytes = self.num_slots * g.state_bytes
+        _check_memory(scratch + layout.nbytes + num_pages * g.page_bytes + state_bytes + g.factor_bytes)
+        for kind, program in image.programs.items():
             check_regions(program, layout, image.weights.nbytes)
-            bounds.check(program, [image.library.signature(k.symbol) for k in program.kernels], image.geometry)
-        self._library = image.library
+            signatures = [image.library.signature(k.symbol) for k in program.kernels]
+            bounds.check(program, signatures, g, extends=kind is Kind.EXTEND)
+        self._library, self._bundle = image.library, image.bundle
         self._regions = {
             "weights": image.weights,
-            "kv": aligned(num_pages * image.geometry.page_bytes, poison=poison),
+            "kv": aligned(num_pages * g.page_bytes, poison=poison),
+            "state": aligned(state_bytes, poison=poison),
+            "factors": aligned(g.factor_bytes, poison=poison),
             "io": aligned(layout.nbytes),
             "scratch": aligned(max(scratch, ALIGNMENT), poison=poison),
         }
+        self._slots = self._regions["state"].reshape(self.num_slots, g.state_bytes)
         self._io = layout.views(self._regions["io"])
         self._inbox = Inbox(self._io)
         self._bound = {kind: Bound(program, image.library, self._regions) for kind, program in image.programs.items()}
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
+        if self.num_slots and kind is not Kind.EXTEND and len(rows.token) > self.geometry.verify_rows:
+            raise ValueError(f"a verify of {len(rows.token)} rows, factors are kept of {self.geometry.verify_rows}")
         self._inbox.set_rows(rows)
         self._inbox.set_table(rows.block_table)
         ms = self._walk(kind)
@@ -112,6 +125,13 @@ class CpuExecutor:
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         held = np.asarray(block_table[: -(-length // self.geometry.page_tokens)], np.intp)
         return kv_bytes(self._regions["kv"].reshape(self.num_pages, -1)[held], self.geometry, length)
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        return Snapshot(self._bundle, position, self._slots[slot].copy())
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        snapshot.require(self._bundle, self.geometry.state_bytes)
+        self._slots[slot] = snapshot.state
 
     def _walk(self, kind: Kind) -> float:
         bound = self._bound[kind]

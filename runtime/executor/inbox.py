@@ -21,6 +21,7 @@ class Inbox:
 
     def __init__(self, fields: dict[str, np.ndarray]) -> None:
         views = {name: memoryview(field.reshape(-1).data) for name, field in fields.items() if name != "logits"}
+        self._parent, self._move_row, self._state_slot = map(views.get, ("parent", "move_row", "state_slot"))
         self._counts, self._output_row, self._ancestor = views["counts"], views["output_row"], views["ancestor"]
         self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
@@ -38,11 +39,24 @@ class Inbox:
         _put(self._output_row, rows.output_row)
         for row, line in enumerate(rows.ancestor or ()):
             _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
+        self._set_recurrent(self._parent, rows.parent, rows.state_slot, len(rows.token))
 
     def set_moves(self, moves: Moves) -> None:
         self._set_counts(0, 0, len(moves.lane))
         for view, values in zip(self._move_views, (moves.lane, moves.source, moves.target), strict=True):
             _put(view, values)
+        if moves.row and not 0 <= min(moves.row) <= max(moves.row) < len(self._move_views[0]):
+            raise ValueError(f"rows {list(moves.row)} are moved; a verify has {len(self._move_views[0])}")
+        self._set_recurrent(self._move_row, moves.row, moves.state_slot, len(moves.lane))
+
+    def _set_recurrent(self, view: memoryview | None, values: Sequence[int], slots: Sequence[int], count: int) -> None:
+        """What only models with recurrent layers have a `view` of: a value per row or move, and lanes' slots."""
+        if view is None or self._state_slot is None:
+            return
+        if len(values) != count or not slots:
+            raise ValueError(f"{count} rows with {len(values)} parents or places, and slots {list(slots)}")
+        _put(view, values)
+        _put(self._state_slot, slots)
 
     def set_table(self, block_table: np.ndarray) -> bool:
         """Whether `block_table` [L, B] is another than the last one, and so was written."""

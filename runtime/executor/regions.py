@@ -1,4 +1,4 @@
-"""What programs ask of memory, and how KV lies in it, whatever the device.
+"""What programs ask of memory, and how KV lies in it, whatever the device. A state lies there as it is copied.
 
 Letters: P pages. Knows nothing of launches.
 """
@@ -19,9 +19,10 @@ def scratch_bytes(programs: list[Program]) -> int:
 
 def check_regions(program: Program, layout: IoLayout, weight_bytes: int) -> None:
     """Raises BundleCorrupt where a program was made for other memory than there is."""
-    page_bytes = layout.geometry.page_bytes
+    g = layout.geometry
     for region in program.regions:
-        most = {"weights": weight_bytes, "kv": page_bytes, "io": layout.nbytes, "scratch": region.nbytes}
+        most = {"weights": weight_bytes, "kv": g.page_bytes, "io": layout.nbytes, "scratch": region.nbytes}
+        most |= {"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {}
         held = most.get(region.name, 0)
         if region.name not in most or region.nbytes > held or (region.name == "io" and region.nbytes != held):
             raise BundleCorrupt(

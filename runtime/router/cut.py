@@ -51,10 +51,13 @@ class Round:
 
 
 class Router:
-    """Cuts drafts at the bundle's prices. What it learns of costs outlives requests; evidence is a lane's own."""
+    """Cuts drafts at the bundle's prices. What it learns of costs outlives requests; evidence is a lane's own.
 
-    def __init__(self, prices: PriceModel) -> None:
-        self._prices = prices
+    With `recurrent` layers a line is committed as a tree is: a state has to be moved on, however much was right.
+    """
+
+    def __init__(self, prices: PriceModel, *, recurrent: bool = False) -> None:
+        self._prices, self._recurrent = prices, recurrent
         self._evidence: dict[int, Evidence] = {}
         self._taught: dict[str, float] = {}
         self._ledgers: dict[tuple[int, int], Ledger] = {}
@@ -162,7 +165,8 @@ class Router:
             move = commit[min(int(num_lanes + gained), most)]
             rows = num_lanes + count
             # A line is in place already and pays for what is rejected; a tree's path has to be moved together.
-            ms = chain[rows] + move * (1.0 - gained / count) if in_line else tree[rows] + move
+            spared = gained / count if in_line and not self._recurrent else 0.0
+            ms = (chain if in_line else tree)[rows] + move * (1.0 - spared)
             if num_lanes + gained > value * ms:
                 value, best = (num_lanes + gained) / ms, count
         return Cut(forest, ranked, best, value)

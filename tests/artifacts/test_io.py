@@ -63,6 +63,25 @@ def test_one_copy_in_and_one_out_carry_a_round(context: int, vocab: int, rows: i
     assert others["gap"] - ends["argmax"] < ALIGNMENT and list(others.values()) == sorted(others.values())
 
 
+def test_a_model_with_a_state_is_told_where_it_is() -> None:
+    """Fields that no other model has, all of them in front of the block table."""
+    plain = geometry(64, 333, 7, 5, 3)
+    hybrid = replace(plain, recurrent_layers=2, state_bytes=80, factor_bytes=640)
+    found, dense = IoLayout(hybrid), IoLayout(plain)
+    more = {name: field.shape for name, field in found.fields.items() if name not in dense.fields}
+    assert more == {"parent": (7,), "move_row": (7,), "state_slot": (3,)}
+    assert found.inbox_bytes - dense.inbox_bytes == 3 * ALIGNMENT
+    assert all(found.fields[name].offset < found.inbox_bytes for name in more)
+
+
+def test_states_that_layers_do_not_share_have_a_fault() -> None:
+    dense = Geometry(64, 333, 8, 4, 2, 16, 3 * 16 * 96, ((1, 64), (2, 16)))
+    sound = replace(dense, recurrent_layers=2, state_bytes=80, factor_bytes=640)
+    assert sound.fault() is None and dense.fault() is None
+    for change in ({"state_bytes": 84}, {"factor_bytes": 0}, {"state_bytes": 0}, {"recurrent_layers": 0}):
+        assert "recurrent layers do not share" in (replace(sound, **change).fault() or "")
+
+
 def test_numbers_that_do_not_go_together_have_a_fault() -> None:
     sound = Geometry(64, 333, 8, 4, 2, 16, 3 * 16 * 96, ((1, 64), (2, 16)))
     assert sound.fault() is None and sound.num_layers == 3

@@ -70,10 +70,10 @@ def test_a_field_too_many_or_missing_is_named(bundle: Path) -> None:
         open_bundle(bundle)
 
 
-@pytest.mark.parametrize(("number", "advice"), [(4, "update Tandem"), (2, "compile the model again")])
+@pytest.mark.parametrize(("number", "advice"), [(5, "update Tandem"), (3, "compile the model again")])
 def test_another_format_says_wanted_found_and_what_to_do(bundle: Path, number: int, advice: str) -> None:
     sample.edit_manifest(bundle, lambda m: m.update(format=number, unknown_later=True))
-    with pytest.raises(BundleMismatch, match=f"format 3 wanted, {number} found; {advice}"):
+    with pytest.raises(BundleMismatch, match=f"format 4 wanted, {number} found; {advice}"):
         open_bundle(bundle)
 
 

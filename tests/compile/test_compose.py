@@ -20,7 +20,7 @@ from tandem.keys import Kind
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
 from tests.staged import Lane, Staged, stage
-from tests.tiny import FAMILIES, VOCAB_SIZE, make_checkpoint
+from tests.tiny import FAMILIES, HYBRIDS, VOCAB_SIZE, make_checkpoint
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LENGTHS = (1, 3, 64, 65, 150)
@@ -52,10 +52,11 @@ class Case:
 
     def reference(self) -> ReferenceModel:
         spec = self.staged.spec
-        return ReferenceModel(spec, dict(load(spec, self.checkpoint)), torch.float64, context_length=256)
+        tensors, rounded = dict(load(spec, self.checkpoint)), self.profile == "bf16"
+        return ReferenceModel(spec, tensors, torch.float64, context_length=256, rounded=rounded)
 
 
-@pytest.fixture(scope="module", params=[f"{family}-{profile}" for family in FAMILIES for profile in DTYPES])
+@pytest.fixture(scope="module", params=[f"{family}-{profile}" for family in FAMILIES + HYBRIDS for profile in DTYPES])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     family, profile = request.param.rsplit("-", 1)
     folder = tmp_path_factory.mktemp(request.param)
@@ -83,7 +84,7 @@ def test_the_error_is_at_most_twice_that_of_transformers(case: Case, lane: Lane)
     ours = lane.extend(IDS)
     for mine, other in zip(errors(ours, case.exact), errors(theirs, case.exact), strict=True):
         assert mine <= 2 * other
-    assert errors(ours, case.exact)[1] <= {"fp32": 2e-5, "bf16": 0.1}[case.profile] * np.abs(case.exact).max()
+    assert errors(ours, case.exact)[1] <= {"fp32": 2e-5, "bf16": 0.15}[case.profile] * np.abs(case.exact).max()
 
 
 def test_lengths_and_chunks_move_no_bit(case: Case, lane: Lane) -> None:
@@ -102,8 +103,8 @@ def test_a_tree_is_the_text_of_its_paths(case: Case, lane: Lane) -> None:
     lane.extend(prompt)
     found = lane.verify(Kind.VERIFY_TREE, TREE)
     exact = oracle64.verify(TREE).numpy()
-    assert errors(found, exact)[1] <= {"fp32": 2e-5, "bf16": 0.1}[case.profile] * np.abs(exact).max()
-    stepper = Lane(lane.executor, lane.pages[12:])
+    assert errors(found, exact)[1] <= {"fp32": 2e-5, "bf16": 0.15}[case.profile] * np.abs(exact).max()
+    stepper = Lane(lane.executor, lane.pages[12:], slot=2)
     stepper.extend(prompt, chunk=1)
     for node in range(len(TREE)):
         stepper.length = len(prompt)

@@ -10,6 +10,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu import panels, target
 from tandem.compile.plan import Plan, make_plan
+from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.device import ISA_FLAGS, Machine, this_machine
 from tandem.errors import CompileError, UsageError
@@ -40,6 +41,28 @@ def test_capacities_are_those_worked_by_hand(folder: Path) -> None:
     assert plan(folder, context_length=64).geometry.max_rows == 64
     assert made.summary()["kv_bytes_per_token"] == 3 * (2 * 20 * 2 + 2 * 32 * 2)
     assert made.summary()["programs"] == 4
+
+
+def test_capacities_of_a_hybrid_are_those_worked_by_hand(tmp_path: Path) -> None:
+    """qwen3_5: 3 of 4 layers recurrent; 2 key heads of 12, 6 value heads of 20, so 168 channels, 3 taps kept."""
+    made = plan(make_checkpoint(tmp_path / "hybrid", "qwen3_5"), device="cpu", context_length=300)
+    g = made.geometry
+    assert (g.recurrent_layers, g.num_layers) == (3, 1)
+    assert g.state_bytes == 3 * 4 * (6 * 12 * 20 + 3 * 168)
+    assert g.factor_bytes == 3 * 4 * 32 * (168 + 2 * 12 + 6 * 20 + 6)
+    assert g.page_bytes == 64 * (24 * 2 + 32 * 2)
+    assert made.summary()["state_bytes_per_lane"] == g.state_bytes
+    assert (
+        plan(tmp_path / "hybrid", profile="fp32", context_length=300, device="cpu").geometry.state_bytes
+        == g.state_bytes
+    )
+
+
+def test_what_a_state_forgets_by_is_never_of_few_bits() -> None:
+    for name, form in (("fp32", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16")):
+        profile = find_profile(name)
+        assert profile.format("ba", (12, 48)) == profile.format("layers.3.ba", (12, 48)) == form
+        assert profile.format("layers.3.qkvz", (288, 48)) == profile.matrix
 
 
 def test_a_long_context_is_planned_only_when_asked_for(tmp_path: Path) -> None:

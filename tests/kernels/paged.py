@@ -63,6 +63,25 @@ class Paged:
             v_stride=width + 5, lane=lane, slot=slot, **self._where(),
         )  # fmt: skip
 
+    def turn_and_write(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, lane: np.ndarray, slot: np.ndarray, position: np.ndarray,
+        cos: np.ndarray, sin: np.ndarray, path: Path | None = None, threads: int = 1,
+    ) -> np.ndarray:  # fmt: skip
+        """q [R, heads, D], k and v [R, G, D], cos and sin [context, half] -> q rotated."""
+        count, heads = q.shape[:2]
+        given: dict[str, Argument] = {}
+        for i, (name, x) in enumerate({"q": q, "k": k, "v": v}.items()):
+            flat = x.reshape(count, -1)
+            given |= {name: poisoned(flat, flat.shape[1] + i), f"{name}_stride": flat.shape[1] + i}
+        width = heads * self.head_dim
+        y = canvas(count, width + 2)
+        call(
+            path or library(), f"rotary_kv_write_{self.dtype}", threads, count=count, lane=lane, slot=slot, cos=cos,
+            sin=sin, position=position, y=y, y_stride=width + 2, heads=heads, half=cos.shape[1], **given,
+            **self._where(),
+        )  # fmt: skip
+        return written(y, count, width).reshape(q.shape)
+
     def move(
         self, lane: np.ndarray, source: np.ndarray, target: np.ndarray, path: Path | None = None, threads: int = 1
     ) -> None:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from tandem.compile.profile import Format
-from tests.kernels import layer, paged, test_elementwise, test_norm
+from tests.kernels import layer, paged, slotted, test_elementwise, test_gates, test_norm
 from tests.kernels.emulator import Emulator, build_walker
 from tests.kernels.harness import assert_bits, library, normal
 from tests.kernels.layer import FORMS, Layer
 from tests.kernels.paged import Paged, fill, ints
+from tests.kernels.recurrent import Rows
+from tests.kernels.slotted import Heads, Inputs, Slotted
 
 CXX, QEMU, ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
 
@@ -42,7 +44,7 @@ def emulated(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     emulator = Emulator((QEMU, "-L", ROOT), build_walker(CXX, tmp_path), built, tmp_path)
 
     def begin() -> None:
-        for module in (layer, paged, test_elementwise, test_norm):
+        for module in (layer, paged, slotted, test_elementwise, test_gates, test_norm):
             monkeypatch.setattr(module, "call", emulator.call)
 
     yield begin
@@ -84,5 +86,33 @@ def test_norms_and_gates(emulated: Callable[[], None]) -> None:
     def found() -> np.ndarray:
         total, y = test_norm.add_norm(x, x[::-1].copy(), weight)
         return np.concatenate((total, y, test_norm.norm(x, weight), test_elementwise.swiglu(x)), axis=None)
+
+    assert_same(found, emulated)
+
+
+def test_recurrent_layers(emulated: Callable[[], None]) -> None:
+    rows, heads = Rows.of({1: [-1, 0, 0, 1, 2, 4], 0: [-1, 0]}, [0, 3], [4, 1]), Heads(2, 4, 20, 33, channels=37)
+    inputs, x, weight = Inputs.random(heads, 8), normal(8, 37), normal(4 * 37, seed=1)
+
+    def found() -> np.ndarray:
+        extended, verified = Slotted(heads, rows), Slotted(heads, rows)
+        path = [0, 2, 4, 5]
+        line = rows.line(path)
+        out = [extended.recur(inputs.of(path), line), extended.convolve(x[path], weight, line, threads=2)]
+        out += [verified.recur(inputs, rows, tree=True, threads=2), verified.convolve(x, weight, rows, tree=True)]
+        verified.commit_state(rows, [path, [6]])
+        verified.commit_conv(rows, [path, [6]])
+        return np.concatenate([np.nan_to_num(part) for part in (*out, extended.memory, verified.memory)], axis=None)
+
+    assert_same(found, emulated)
+
+
+def test_gates_of_hybrid_layers(emulated: Callable[[], None]) -> None:
+    a, b, weight = normal(5, 40) * np.float32(9), normal(5, 40, seed=1) * np.float32(9), normal(40, seed=2)
+
+    def found() -> np.ndarray:
+        normed = test_gates.gated_norm(a.reshape(5, 2, 20), b.reshape(5, 2, 20), weight[:20], True)
+        parts = test_gates.gates(a, b, weight, weight), test_gates.sigmoid_gate(a, b), normed
+        return np.concatenate(parts, axis=None)
 
     assert_same(found, emulated)

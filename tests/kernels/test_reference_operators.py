@@ -106,6 +106,10 @@ def _calls() -> dict[str, tuple[object, ...]]:
     cache = (torch.zeros(3, 2, 6, 4), torch.zeros(3, 2, 4, 6))
     table, ancestor = int32(2, 0, 1)[None], torch.zeros(2, 32, dtype=torch.int32)
     rows, heads = int32(0, 0), normal(2, 4, 6, dtype=torch.float32)
+    flat, pair, past = heads[:, 0], heads[:, :2, 0], (int32(0), rows, int32(3, 4), int32(-1, 0))
+    tail, raw, state = torch.zeros(2, 3, 6), torch.zeros(2, 6), torch.zeros(2, 2, 6, 6)
+    delta, factors = (heads[:, :1], heads[:, 1:2], heads[:, 2:], pair, pair), (raw[:, None], torch.zeros(2, 2, 6))
+    factors, moves = (*factors, torch.zeros(2, 2)), (int32(0), int32(0), int32(1), int32(3))
     return {
         "embedding": (int32(1), normal(3, 4, dtype=torch.bfloat16)),
         "linear": (heads[:, 0], normal(5, 6), None),
@@ -116,6 +120,15 @@ def _calls() -> dict[str, tuple[object, ...]]:
         "kv_move": (*cache, int32(0), int32(5), int32(4), table),
         "attention": (heads, *cache, int32(0, 1), rows, int32(1, 2), ancestor, table, 0.5, False),
         "swiglu": (heads[:, 0],),
+        "sigmoid_gate": (flat, flat),
+        "gated_rms_norm": (heads, heads, normal(6, dtype=torch.float32), 1e-6, True),
+        "causal_conv": (flat, normal(24, dtype=torch.float32), tail, *past),
+        "conv_verify": (flat, normal(24, dtype=torch.float32), tail, *past, raw, True),
+        "conv_commit": (raw, tail, *moves),
+        "delta_gates": (pair, pair, torch.zeros(2), torch.zeros(2)),
+        "delta_rule": (*delta, state, *past),
+        "delta_verify": (*delta, state, *past, *factors, True),
+        "delta_commit": (*factors, state, *moves),
         "gather_rows": (heads[:, 0], int32(1)),
         "argmax_gap": (heads[:, 0],),
     }

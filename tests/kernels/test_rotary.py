@@ -11,6 +11,7 @@ import torch
 
 from tandem import kernels
 from tests.kernels.harness import (
+    LEVELS,
     ROWS,
     assert_accurate,
     assert_bits,
@@ -23,6 +24,7 @@ from tests.kernels.harness import (
     poisoned,
     written,
 )
+from tests.kernels.paged import Paged
 
 CONTEXT = 300
 
@@ -89,3 +91,17 @@ def test_output_may_lie_where_the_input_lay(half: int) -> None:
         y_stride=192, heads=3, head_dim=64, half=half,
     )  # fmt: skip
     assert_bits(in_place, rotate(x, position, half))
+
+
+@pytest.mark.parametrize("dtype", ("fp32", "bf16"))
+@pytest.mark.parametrize(("head_dim", "half"), ((64, 32), (64, 8), (20, 3), (256, 32)))
+@pytest.mark.parametrize("level", LEVELS)
+def test_turned_on_the_way_to_the_cache(level: str, head_dim: int, half: int, dtype: str) -> None:
+    """All of a head or its first dimensions: the bits of two rotations and a write."""
+    q, k, v = normal(7, 6, head_dim), normal(7, 2, head_dim, seed=1), normal(7, 2, head_dim, seed=2)
+    position, lane, slot = positions(7), np.zeros(7, np.int32), np.arange(60, 67, dtype=np.int32)
+    at_once, apart = (Paged(2, head_dim, dtype, blocks=2) for _ in range(2))
+    found = at_once.turn_and_write(q, k, v, lane, slot, position, *tables(half), library(level), 3)
+    assert_bits(found, rotate(q, position, half))
+    apart.write(rotate(k, position, half), v, lane, slot)
+    assert_bits(at_once.memory, apart.memory)

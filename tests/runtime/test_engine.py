@@ -6,9 +6,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.errors import UsageError
 from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters.lookup import lookup_drafters
@@ -16,7 +18,17 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.cut import Router
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, marks, plain_text
+from tests.fake_recurrent import RecurrentExecutor, state_of
+from tests.fakes import (
+    EvenRouter,
+    FreePrices,
+    RandomRouter,
+    Recorder,
+    ScriptedExecutor,
+    geometry,
+    marks,
+    plain_text,
+)
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 
@@ -43,6 +55,9 @@ def check_kv(engine: Engine, executor: ScriptedExecutor) -> None:
     for lane in engine._lanes:
         held = executor.kv(engine._pages.table[lane.index], lane.kv_length)
         assert held == b"".join(marks(lane.ids[: lane.kv_length]))
+        if executor.num_slots and lane.kv_length:
+            snapshot = executor.save(engine._slots.table[lane.index], lane.kv_length)
+            assert snapshot.state.tobytes() == state_of(lane.ids[: lane.kv_length])
 
 
 def serve(engine: Engine, executor: ScriptedExecutor, *requests: Request) -> list[Recorder]:
@@ -80,6 +95,7 @@ requests_ = st.builds(
     chunk=st.sampled_from([1, 5, 16, 40]),
     num_pages=st.sampled_from([16, 40]),
     seed=st.none() | st.integers(0, 999),
+    kind=st.sampled_from([ScriptedExecutor, RecurrentExecutor]),
 )
 def test_any_schedule_gives_the_plain_ids(
     asked: list[tuple[Request, int, int | None]],
@@ -88,8 +104,9 @@ def test_any_schedule_gives_the_plain_ids(
     chunk: int,
     num_pages: int,
     seed: int | None,
+    kind: type[ScriptedExecutor],
 ) -> None:
-    executor = ScriptedExecutor(num_pages=num_pages)
+    executor = kind(num_pages=num_pages)
     engine = engine_for(
         executor,
         [request for request, _, _ in asked],
@@ -125,6 +142,7 @@ def test_any_schedule_gives_the_plain_ids(
         assert len(whole) == 1 + sink.stats.rounds + sink.stats.accepted
         assert sink.reason is (FinishReason.STOP if whole[-1] in request.stop_ids else FinishReason.LENGTH)
     assert engine.num_free_pages == num_pages and engine.num_running == engine.num_waiting == 0
+    assert engine.num_free_slots == executor.num_slots
 
 
 def test_bug_01_a_plain_round_after_accepted_drafts_reads_the_accepted_state() -> None:
@@ -140,6 +158,22 @@ def test_bug_01_a_plain_round_after_accepted_drafts_reads_the_accepted_state() -
             Kind.VERIFY_TREE if branches else Kind.VERIFY_CHAIN,
         }
         assert [len(block) for block in sink.blocks[1:7]] == [4, 1, 3, 1, 1, 6]
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, None])
+def test_no_more_lanes_are_served_than_there_are_states(num_slots: int | None) -> None:
+    executor = RecurrentExecutor(num_slots=num_slots)
+    requests = [Request((n, 5, 6), 9) for n in range(6)]
+    engine = engine_for(executor, requests, [Guess(2, 1), Guess()])
+    sinks = [Recorder() for _ in requests]
+    for request, sink in zip(requests, sinks, strict=True):
+        engine.submit(request, sink)
+    most = 0
+    while engine.step():
+        most = max(most, engine.num_running)
+    assert most == (num_slots or 4) and [sink.ids for sink in sinks] == [answer(request) for request in requests]
+    with pytest.raises(UsageError, match="max_lanes is 5; this bundle serves 1 to"):
+        engine_for(executor, max_lanes=5)
 
 
 def test_bug_08_wrong_drafts_leave_no_trace() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,7 @@ def test_options_bound_the_service(bundle: list[dict[str, Any]]) -> None:
     service = load(Path("x"), LoadOptions(max_num_seqs=1, max_model_len=64, threads=3))
     service.worker.stop()
     assert service.context_length == 64
-    assert bundle == [{"threads": 3, "num_pages": (64 + MAX_TREE_ROWS) // CAPACITIES.page_tokens}]
+    assert bundle == [{"threads": 3, "num_pages": (64 + MAX_TREE_ROWS) // CAPACITIES.page_tokens, "num_slots": 1}]
 
 
 @pytest.mark.parametrize("options", [LoadOptions(max_num_seqs=3), LoadOptions(max_model_len=129)])
@@ -91,6 +92,10 @@ def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kv_pages(CAPACITIES, 100, 2) == 2 * lane
     machine(2 * CAPACITIES.page_bytes * (lane + 1))
     assert kv_pages(CAPACITIES, 100, 2) == lane + 1
+    hybrid = replace(CAPACITIES, recurrent_layers=1, state_bytes=3 * CAPACITIES.page_bytes, factor_bytes=4)
+    assert kv_pages(hybrid, 100, 1) == lane
+    machine(2 * CAPACITIES.page_bytes * (lane + 7))
+    assert kv_pages(hybrid, 100, 2) == lane + 1, "two states take six pages"
     machine(0)
     assert kv_pages(CAPACITIES, 100, 2) == lane
 

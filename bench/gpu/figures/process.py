@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.context import Context, Missing, child, environment
+from bench.gpu.figures.passes import named
 from bench.gpu.shapes import DENSE27B
 from figure import Figure, Line
 from spread import Goal, Spread
@@ -21,10 +22,10 @@ NONE = Goal(0.5, 0)
 """At most none: counts are whole."""
 
 
-def restore(context: Context) -> Figure:
+def restore(context: Context, name: str = DENSE27B.name) -> Figure:
     """Milliseconds a graph, and what was loaded, captured or allocated after ready; several processes."""
-    figure = Figure("restore", "graphs of the 27B-shaped bundle, restored by a process without a framework")
-    found = [_served(context) for _ in range(min(3, context.repeats))]
+    figure = Figure(named("restore", name), f"graphs of {name}, restored by a process without a framework")
+    found = [_served(context, name) for _ in range(min(3, context.repeats))]
     loads = [facts["loaded"] for facts in found]
     after = [sum(facts["after_ready"].values()) + len(facts["frameworks"]) for facts in found]
     figure.lines = [
@@ -40,30 +41,35 @@ def restore(context: Context) -> Figure:
     return figure
 
 
-def memory(context: Context) -> Figure:
-    """Device memory that a serving process takes beyond weights and KV pages; there is no other state."""
-    figure = Figure("memory", "device memory of a serving process, 27B-shaped, 32k of context")
-    found = context.served[-1] if context.served else _served(context)
+def memory(context: Context, name: str = DENSE27B.name) -> Figure:
+    """Device memory that a serving process takes beyond weights, KV pages and recurrent states."""
+    figure = Figure(named("memory", name), f"device memory of a serving process, {name}, 32k of context")
+    found = context.served[name][-1] if context.served.get(name) else _served(context, name)
     sizes = found["loaded"]["region_bytes"]
-    held = sizes["weights"] + sizes["kv"]
+    states = sizes.get("state", 0) + sizes.get("factors", 0)
+    held = sizes["weights"] + sizes["kv"] + states
     figure.lines = [
         Line("weights", Spread.of([sizes["weights"] / GIB]), "GiB"),
         Line("KV pages", Spread.of([sizes["kv"] / GIB]), "GiB"),
+        Line("recurrent states and factors", Spread.of([states / GIB]), "GiB"),
         Line("scratch and io", Spread.of([(sizes["scratch"] + sizes["io"]) / GIB]), "GiB"),
         Line(
-            "beyond weights and KV", Spread.of([(found["free_before"] - found["free"] - held) / GIB]), "GiB", Goal(2, 1)
+            "beyond weights, KV and states",
+            Spread.of([(found["free_before"] - found["free"] - held) / GIB]),
+            "GiB",
+            Goal(2, 1),
         ),
     ]
     return figure
 
 
-def start(context: Context) -> Figure:
+def start(context: Context, name: str = DENSE27B.name) -> Figure:
     """From a process's start to the first byte of its answer, beside the bare copy of as many bytes."""
     from bench.gpu.timing import pinned_copy_rate
 
-    figure = Figure("start", "process start to first token, 27B-shaped, weights in the page cache")
+    figure = Figure(named("start", name), f"process start to first token, {name}, weights in the page cache")
     context.close()
-    bundle = context.bundle(DENSE27B.name)
+    bundle = context.bundle(name)
     nbytes = (bundle / layout.WEIGHTS).stat().st_size
     rate = pinned_copy_rate()
     copy = Spread.of([nbytes / run for run in rate.runs])
@@ -76,15 +82,16 @@ def start(context: Context) -> Figure:
     return figure
 
 
-def _served(context: Context) -> dict[str, Any]:
+def _served(context: Context, name: str) -> dict[str, Any]:
     """What a serving process says of itself, and as `free_before` the device's free bytes without it."""
     import torch
 
     context.close()
     torch.cuda.empty_cache()
     before, _ = torch.cuda.mem_get_info()
-    context.served.append({"free_before": before} | child("bench.gpu.served", context.bundle(DENSE27B.name)))
-    return context.served[-1]
+    found = {"free_before": before} | child("bench.gpu.served", context.bundle(name))
+    context.served.setdefault(name, []).append(found)
+    return found
 
 
 def _each(facts: list[dict[str, Any]], name: str) -> Spread:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bench.gpu.context import Context, Opened
 from bench.gpu.device import Device, some
 from bench.gpu.figures.contexts import LONG, SHORT, spoken
+from bench.gpu.figures.passes import named
 from bench.gpu.shapes import BF16, DENSE27B, Shape
 from figure import Figure, Line
 from spread import Goal, Spread
@@ -23,10 +24,10 @@ WEIGHT_SETS, CACHE_SETS = 2 << 30, 512 << 20
 """Bytes that a graph of torch's calls walks through, so that none finds its data in the cache."""
 
 
-def replay(context: Context) -> Figure:
+def replay(context: Context, name: str = DENSE27B.name) -> Figure:
     """Plain steps and a verify of 16 rows, restored and captured, turn by turn."""
-    figure = Figure("replay", "replay of a restored graph against the captured original, 27B-shaped, at 1k")
-    opened = context.open(DENSE27B.name)
+    figure = Figure(named("replay", name), f"replay of a restored graph against the captured original, {name}, at 1k")
+    opened = context.open(name)
     opened.passes.fill(SHORT)
     device = Device(opened.executor)
     for kind, rows in ((Kind.EXTEND, 1), (Kind.VERIFY_TREE, 16)):
@@ -34,11 +35,11 @@ def replay(context: Context) -> Figure:
         program = device.program(kind, SHORT + rows, rows)
         with device.restored(program) as restored, device.captured(program) as captured:
             found = device.interleaved_ms({"restored": restored, "captured": captured}, context.repeats)
-        name = f"{kind.value}, {rows} row{'s' * (rows > 1)}"
-        figure.lines += [Line(f"{name}, {side}", taken, "ms") for side, taken in found.items()]
+        what = f"{kind.value}, {rows} row{'s' * (rows > 1)}"
+        figure.lines += [Line(f"{what}, {side}", taken, "ms") for side, taken in found.items()]
         ratio = found["restored"].over(found["captured"])
         figure.lines.append(
-            Line(f"{name}, ratio", ratio, "x", Goal(1.01, 1.0), f"{ratio.median:.4f}, {len(program.launches)} nodes")
+            Line(f"{what}, ratio", ratio, "x", Goal(1.01, 1.0), f"{ratio.median:.4f}, {len(program.launches)} nodes")
         )
     return figure
 

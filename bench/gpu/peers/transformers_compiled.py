@@ -13,14 +13,16 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from bench.gpu.shapes import SHAPES, Shape
+from bench.gpu.shapes import SHAPES, HybridShape, Shape
 from spread import Spread
+
+DENSE = [name for name, shape in SHAPES.items() if not isinstance(shape, HybridShape)]
 
 
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=list(SHAPES), required=True)
+    parser.add_argument("--shape", choices=DENSE, required=True)
     parser.add_argument("--layers", type=int, help="fewer layers, for a try")
     parser.add_argument("--context", type=int, default=1024, help="tokens before the first decoded one")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a run")

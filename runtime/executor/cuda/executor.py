@@ -23,8 +23,10 @@ from tandem.runtime.executor.cuda.image import Image, Loaded, check_room, region
 from tandem.runtime.executor.cuda.modules import Modules
 from tandem.runtime.executor.cuda.passes import Passes
 from tandem.runtime.executor.cuda.shelf import Shelf
+from tandem.runtime.executor.cuda.slots import Slots
 from tandem.runtime.executor.cuda.weights import Weights
 from tandem.runtime.executor.regions import check_regions, kv_bytes
+from tandem.runtime.executor.snapshot import Snapshot
 
 __all__ = ["CudaExecutor", "Image"]
 
@@ -35,13 +37,15 @@ POISON = 0xFF
 class CudaExecutor:
     """Implements `tandem.runtime.executor.base.Executor` over a GPU's memory.
 
-    `num_pages` sizes the KV pool. `poison` fills scratch and KV with NaNs, so that a read of anything never written
-    shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for programs that do
-    not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving nothing behind.
+    `num_pages` sizes the KV pool. `poison` fills scratch, KV, states and factors with NaNs, so that a read of anything
+    never written shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for
+    programs that do not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving
+    nothing behind.
     """
 
     def __init__(self, image: Image, *, num_pages: int, poison: bool = False, driver: Driver | None = None) -> None:
-        self.geometry, self.num_pages = image.geometry, num_pages
+        self.geometry, self.num_pages, self._bundle = image.geometry, num_pages, image.bundle
+        self.num_slots = image.geometry.max_lanes if image.geometry.recurrent_layers else 0
         self.entries = [(kind, context, rows) for kind, context, rows, _ in image.programs]
         self._driver, self._stack = driver or Driver(), ExitStack()
         self._sizes = region_bytes(image, num_pages)
@@ -56,7 +60,7 @@ class CudaExecutor:
             raise
 
     def _open(self, image: Image, byte: int) -> None:
-        """Everything on the device, scratch and KV filled with `byte`. Weights arrive while graphs are made."""
+        """Everything on the device, all but weights and io filled with `byte`. Weights arrive while graphs are made."""
         driver, stack, layout = self._driver, self._stack, IoLayout(self.geometry)
         device = driver.device(image.device)
         self._context, self._thread = owned.context(stack, driver, device), threading.get_ident()
@@ -70,8 +74,9 @@ class CudaExecutor:
             self._modules.functions(program)
         self._graphs = stack.enter_context(ExitStack())
         self._passes = Passes(stack, driver, layout, self._bases["io"])
-        for name, value in (("kv", byte), ("scratch", byte), ("io", 0)):
-            driver.fill(self._bases[name], value, self._sizes[name], self._passes.stream)
+        self._slots = Slots(stack, driver, self._bases["state"], self.geometry.state_bytes) if self.num_slots else None
+        for name in self._sizes.keys() - {"weights"}:
+            driver.fill(self._bases[name], 0 if name == "io" else byte, self._sizes[name], self._passes.stream)
         self._side, self._num_graphs, self._graphs_ms = owned.stream(stack, driver), 0, 0.0
         self._shelf = Shelf(image.programs, make=self._make, enter=lambda: driver.set_current(self._context))
         stack.callback(self._shelf.close)
@@ -124,6 +129,17 @@ class CudaExecutor:
             self._driver.to_host(row.ctypes.data, source, g.page_bytes, self._passes.stream)
         self._driver.synchronize(self._passes.stream)
         return kv_bytes(pages, g, length)
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        self._enter()
+        assert self._slots is not None, "a model without recurrent layers has no states"
+        return Snapshot(self._bundle, position, self._slots.read(slot))
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        snapshot.require(self._bundle, self.geometry.state_bytes)
+        self._enter()
+        assert self._slots is not None, "a model without recurrent layers has no states"
+        self._slots.write(slot, snapshot.state)
 
     def close(self) -> None:
         """Gives everything back; calls after the first do nothing."""

@@ -29,7 +29,8 @@ class Image:
     """What the executor takes from an opened bundle.
 
     `weights` is the safetensors file, whose offsets are the weight region's; `cubins` gives a cubin's bytes for its
-    sha256; `device` counts the GPUs that CUDA_VISIBLE_DEVICES lets be seen.
+    sha256; `device` counts the GPUs that CUDA_VISIBLE_DEVICES lets be seen. `bundle` is its content id, by which
+    snapshots know whose they are; "" before it is sealed.
     """
 
     geometry: Geometry
@@ -37,6 +38,7 @@ class Image:
     programs: Sequence[EntryProgram]
     cubins: Callable[[str], bytes] | Mapping[str, bytes]
     device: int = 0
+    bundle: str = ""
 
     @property
     def distinct(self) -> list[Program]:
@@ -63,13 +65,16 @@ class Loaded:
 
 
 def region_bytes(image: Image, num_pages: int) -> dict[str, int]:
-    """How large each region is, with `num_pages` pages of KV."""
+    """How large each region is, with `num_pages` pages of KV and, of a model with recurrent layers, a slot a lane."""
+    g = image.geometry
     sizes = {
         "weights": image.weights.stat().st_size,
-        "kv": num_pages * image.geometry.page_bytes,
-        "io": IoLayout(image.geometry).nbytes,
+        "kv": num_pages * g.page_bytes,
+        "io": IoLayout(g).nbytes,
         "scratch": scratch_bytes(image.distinct),
     }
+    if g.recurrent_layers:
+        sizes |= {"state": g.max_lanes * g.state_bytes, "factors": g.factor_bytes}
     return {name: nbytes if name == "weights" else max(nbytes, LEAST_BYTES) for name, nbytes in sizes.items()}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bench.gpu.passes import Passes, answer, bushy, chain, interleaved
 from tandem.keys import Kind
+from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
 
 SIZES = geometry(context_length=256, max_rows=64)
@@ -41,6 +42,17 @@ def test_steps_and_verifies_are_passes_of_their_kind(rows: int) -> None:
     for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE):
         assert lane.verify(kind, rows, 100) == pytest.approx(1 + rows / 10)
         assert lane.executor.passes[-1] == (kind, rows)
+
+
+def test_lanes_of_hybrids_have_a_slot_and_commit_whole_paths() -> None:
+    """The fake holds that every row is told what it follows, and every move its row."""
+    lane = Passes(RecurrentExecutor(capacities=SIZES, num_pages=36))
+    lane.fill(100)
+    lane.step(100)
+    for rows in (1, 16, 32):
+        lane.verify(Kind.VERIFY_TREE, rows, 100)
+        assert lane.commit(rows, 100) >= 0
+    lane.verify(Kind.VERIFY_CHAIN, 8, 100)
 
 
 def test_the_tree_is_a_tree_of_both_kinds_of_nodes() -> None:

@@ -11,12 +11,19 @@ import torch
 
 from bench.gpu import dense27b
 from bench.gpu.random_checkpoint import RandomCheckpoint, resized
-from bench.gpu.shapes import DENSE27B, SMOLLM2, Shape
+from bench.gpu.shapes import DENSE27B, HYBRID27B, SMOLLM2, Shape
 from tandem.compile.models.families import resolve
+from tandem.compile.models.reference import ReferenceModel
 from tandem.compile.models.weights import load, weight_sources
 from tandem.errors import CheckpointError
 
 SMALL = replace(SMOLLM2, num_hidden_layers=2, hidden_size=64, intermediate_size=96, vocab_size=4500)
+
+TINY_HYBRID = replace(
+    HYBRID27B, num_hidden_layers=4, hidden_size=64, intermediate_size=96, vocab_size=4500, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+    linear_value_head_dim=16,
+)  # fmt: skip
 
 
 def checkpoint(shape: Shape = SMALL, seed: int = 0) -> RandomCheckpoint:
@@ -30,6 +37,23 @@ def test_it_holds_what_its_family_wants_and_nothing_else() -> None:
         name: source.shape for name, source in weight_sources(spec).items()
     }
     assert {tensor.dtype for tensor in loaded.values()} == {torch.bfloat16}
+
+
+def test_a_hybrid_forgets_within_tokens_to_thousands_and_stays_finite() -> None:
+    spec, made = resolve(TINY_HYBRID.config()), checkpoint(TINY_HYBRID)
+    loaded = dict(load(spec, made))
+    assert {name: tuple(t.shape) for name, t in loaded.items()} == {n: s.shape for n, s in weight_sources(spec).items()}
+    for layer in range(3):
+        rate = loaded[f"layers.{layer}.a_log"].float().exp()
+        time = torch.nn.functional.softplus(loaded[f"layers.{layer}.dt_bias"].float())
+        assert ((rate > 0.99) & (rate < 16.1)).all() and ((time > 9e-4) & (time < 0.11)).all()
+        assert loaded[f"layers.{layer}.norm"].float().mean().item() == pytest.approx(1, abs=0.2)
+        assert loaded[f"layers.{layer}.input_norm"].mean().item() == pytest.approx(1, abs=0.1)  # of 1 + w
+    model = ReferenceModel(spec, loaded, torch.float32)
+    logits = model.forward([(7 * i * i + 3) % 4500 for i in range(120)])
+    assert logits.isfinite().all() and 0.1 < logits.std().item() < 10
+    states = [state[1] for (state, _), kind in zip(model.caches, spec.layer_types, strict=True) if "linear" in kind]
+    assert len(states) == 3 and all(0 < state.abs().max().item() < 100 for state in states)
 
 
 def test_a_tensor_is_the_same_each_time_and_another_under_each_name_and_seed() -> None:

@@ -29,6 +29,8 @@ def test_every_figure_of_the_issue_is_there() -> None:
     assert set(FIGURES) == {
         *("restore", "replay", "step", "verify-1k", "verify-32k", "arithmetic", "prefill", "start", "memory"),
         *("decode-smollm2", "decode-dense27b", "gap-smollm2", "gap-dense27b"),
+        *("hybrid-step", "hybrid-gap", "hybrid-verify-1k", "hybrid-verify-32k", "hybrid-commit", "hybrid-prefill"),
+        *("hybrid-replay", "hybrid-restore", "hybrid-memory", "hybrid-start"),
     }
 
 
@@ -36,7 +38,9 @@ def test_figures_are_chosen_by_first_parts_or_by_the_bundles_given() -> None:
     assert chosen("verify,gap-s", {}) == ["gap-smollm2", "verify-1k", "verify-32k"]
     small = chosen(None, {"smollm2": Path("a")})
     assert small == ["decode-smollm2", "gap-smollm2"]
-    assert {shape_of(name) for name in set(FIGURES) - set(small)} == {"dense27b"}
+    hybrid = chosen(None, {"hybrid27b": Path("a")})
+    assert hybrid == chosen("hybrid", {}) and len(hybrid) == 10
+    assert {shape_of(name) for name in set(FIGURES) - {*small, *hybrid}} == {"dense27b"}
     with pytest.raises(SystemExit, match="no figure speed"):
         chosen("speed", {})
 

@@ -169,6 +169,12 @@ def test_a_file_that_is_not_json_is_named(whole: Path, name: str) -> None:
     assert str(whole / name) in _message(whole)
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_json_nested_without_end_is_named(whole: Path, name: str) -> None:
+    (whole / name).write_text("[" * 100_000)
+    assert str(whole / name) in _message(whole)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
 def test_a_file_that_is_not_text_is_named(whole: Path, name: str) -> None:
     (whole / name).write_bytes(b"\xff\xfe{}")

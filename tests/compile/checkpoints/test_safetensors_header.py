@@ -87,6 +87,7 @@ def test_it_refuses_whatever_the_package_refuses(tmp_path: Path, data: st.DataOb
         ({"a": [1]}, b"", "tensor a is not described"),
         ([], b"", "not a JSON object"),
         (b"{nonsense", b"", "not valid JSON"),
+        (b"[" * 100_000, b"", "not valid JSON"),
         (b'{"a": 1, "a": 2}', b"", "a stands there twice"),
         (b"\xff\xfe", b"", "not valid JSON"),
     ],

@@ -13,8 +13,8 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Assembly, Buffer, Launch, Operand
 from tandem.compile.checkpoints.open import open_checkpoint
-from tandem.compile.compose import Composer
 from tandem.compile.cuda import rows as row_layout
+from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.models.families import resolve
@@ -127,12 +127,15 @@ def names(found: list[Launch]) -> list[str]:
     return [launch.kernel for launch in found]
 
 
-def composer(folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256) -> Composer:
-    """A tiny model of `family`, its weights written into `folder`."""
-    checkpoint, chosen = open_checkpoint(str(make_checkpoint(folder / "checkpoint", family))), find_profile(profile)
+def composer(
+    folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256, **overrides: Any
+) -> CudaComposer:
+    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there."""
+    made = make_checkpoint(folder / "checkpoint", family, **overrides)
+    checkpoint, chosen = open_checkpoint(str(made)), find_profile(profile)
     spec, path = resolve(checkpoint.config), folder / "weights"
     write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length)
-    return Composer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
+    return CudaComposer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
 
 
 def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +43,15 @@ def test_a_chain_and_an_extend_of_as_many_rows_are_one_program():
             assert shape.kinds == (Kind.EXTEND, Kind.VERIFY_CHAIN)
         else:
             assert len(shape.kinds) == 1
+
+
+def test_an_extend_of_a_hybrid_moves_states_on_and_is_a_program_of_its_own():
+    hybrid = replace(geometry(1024), recurrent_layers=3, state_bytes=24, factor_bytes=12)
+    found = list(shapes(hybrid))
+    assert len(found) == 3 * 7 + 6 + 1 and all(len(shape.kinds) == 1 for shape in found)
+    assert [shape.name for shape in found[:21]] == [
+        f"{kind}-1024-{rows}" for kind in ("extend", "verify-chain", "verify-tree") for rows in BUCKETS
+    ]
 
 
 def test_chunks_are_no_larger_than_a_pass_may_be():

@@ -121,7 +121,8 @@ SPEC = LlamaSpec("llama", 48, 112, 3, 6, 2, 8, 333, 1e-6, 2048, False, True, Fal
 @pytest.mark.parametrize("tree", [False, True])
 def test_the_llama_family_has_no_glue(tree):
     parts = trace_pass(SPEC, find_profile("bf16"), 64, tree=tree)
-    for part in (parts.embed, parts.first, parts.block, parts.head, trace_commit(SPEC, find_profile("bf16"), 64)):
+    commit = trace_commit(SPEC, find_profile("bf16"), 64)
+    for part in (parts.embed, parts.first, *parts.blocks.values(), parts.head, commit):
         found = steps(part)
         assert not any(isinstance(step, Run) for step in found)
         assert [step for step in part.graph.nodes if step in found] == found

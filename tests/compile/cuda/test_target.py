@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tandem.compile.cuda import rows
 from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.examine import StagedCuda
 from tandem.compile.models.families import resolve
+from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec, RopeSpec
 from tandem.compile.plan import Plan, find_target, make_plan
 from tandem.compile.profile import PROFILES, find_profile
 from tandem.compile.progress import Progress
@@ -32,12 +33,19 @@ from tests.compile.cuda.conftest import Compiler, See
 from tests.tiny import make_checkpoint
 
 BF16 = find_profile("bf16")
+ROPE = RopeSpec("default", 1e4)
+LLAMA = LlamaSpec("llama", 48, 112, 3, 6, 2, 8, 333, 1e-6, 2048, False, False, False, False, ROPE)
+FIELDS = {field.name: getattr(LLAMA, field.name) for field in fields(LLAMA)} | {"family": "qwen3_5"}
+HYBRID = HybridSpec(**FIELDS, layer_types=(LINEAR_ATTENTION,) * 2 + (FULL_ATTENTION,), partial_rotary_factor=0.5,
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+    linear_conv_kernel_dim=4,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda-sm90"])
 def test_the_first_gpu_in_sight_is_taken(see: See, device: str) -> None:
     see(GPU, A100)
-    found = find_target(device, BF16)
+    found = find_target(device, LLAMA, BF16)
     assert found == CudaTarget(GPU)
     assert (found.device, found.product, found.layout) == ("cuda-sm90", "nvidia-h200", rows)
 
@@ -60,7 +68,7 @@ def test_the_first_gpu_in_sight_is_taken(see: See, device: str) -> None:
 def test_gpus_that_cannot_prove_a_bundle(see: See, gpus: tuple[Gpu, ...], device: str, words: str) -> None:
     see(*gpus)
     with pytest.raises(UsageError, match=words):
-        find_target(device, BF16)
+        find_target(device, LLAMA, BF16)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +83,47 @@ def test_gpus_that_cannot_prove_a_bundle(see: See, gpus: tuple[Gpu, ...], device
 )
 def test_auto_is_a_gpu_that_has_kernels_or_the_cpu(see: See, gpus: tuple[Gpu, ...], profile: str, kind: type) -> None:
     see(*gpus)
-    assert isinstance(find_target("auto", find_profile(profile)), kind)
+    assert isinstance(find_target("auto", LLAMA, find_profile(profile)), kind)
 
 
 @pytest.mark.parametrize("profile", ["int8", "int4"])
 def test_low_bit_profiles_are_refused(profile: str) -> None:
     with pytest.raises(UsageError, match=r"int. has no CUDA kernels in this build: use --profile bf16 or fp32"):
-        CudaTarget(GPU).require(PROFILES[profile])
+        CudaTarget(GPU).require(LLAMA, PROFILES[profile])
+
+
+def test_auto_is_the_gpu_for_hybrids_too(see: See) -> None:
+    see(GPU)
+    assert find_target("auto", HYBRID, BF16) == CudaTarget(GPU)
+    for profile in (BF16, find_profile("fp32")):
+        CudaTarget(GPU).require(HYBRID, profile)
+    with pytest.raises(UsageError, match="int8 has no CUDA kernels"):
+        CudaTarget(GPU).require(HYBRID, PROFILES["int8"])
+
+
+@pytest.mark.parametrize(("profile", "item"), [("bf16", 2), ("fp32", 4)])
+def test_capacities_of_a_hybrid_are_those_worked_by_hand(profile: str, item: int) -> None:
+    """Two recurrent layers of 4 heads of 8 x 8 behind 2 x 16 + 32 channels; one attention layer of 2 kv heads of 8."""
+    g = CudaTarget(GPU).geometry(HYBRID, find_profile(profile), 300)
+    assert (g.page_bytes, g.num_layers, g.recurrent_layers) == (2 * 64 * 2 * 8 * item, 1, 2)
+    assert g.state_bytes == 2 * (4 * 4 * 8 * 8 + item * 3 * 64)
+    assert g.factor_bytes == 2 * 32 * (item * 64 + 4 * (2 * 8 + 4 * 8 + 4))
+    assert g.fault() is None
+    # Extends and chains are programs of their own.
+    assert CudaTarget(GPU).num_programs(g) == 21 + 3 + 1
+
+
+def test_a_slot_of_odd_tails_is_whole_floats() -> None:
+    """3 x 17 inputs in bf16: the next slot's states would lie between two floats."""
+    odd = replace(HYBRID, linear_num_key_heads=1, linear_num_value_heads=1, linear_value_head_dim=1)
+    g = CudaTarget(GPU).geometry(odd, BF16, 300)
+    assert g.state_bytes == 2 * (4 * 8 + 2 * 3 * 17 + 2) and g.fault() is None
 
 
 def test_every_other_profile_is_served() -> None:
     for profile in PROFILES.values():
         if not profile.low_bit:
-            CudaTarget(GPU).require(profile)
+            CudaTarget(GPU).require(LLAMA, profile)
 
 
 def test_a_host_is_any_machine_with_such_a_gpu() -> None:

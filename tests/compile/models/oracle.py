@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -42,12 +44,15 @@ def read_tensors(folder: Path) -> Tensors:
 
 
 def reference(folder: Path, dtype: torch.dtype = torch.float64, **options: Any) -> ReferenceModel:
-    spec = resolve(read_config(folder))
-    return ReferenceModel(spec, dict(load(spec, read_tensors(folder))), dtype, **options)
+    """Ours; in float64 its weights are widened before anything is made of them, 1 + w for one."""
+    spec, tensors = resolve(read_config(folder)), read_tensors(folder).tensors
+    if dtype == torch.float64:
+        tensors = {name: tensor.double() for name, tensor in tensors.items()}
+    return ReferenceModel(spec, dict(load(spec, Tensors(tensors))), dtype, **options)
 
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float64) -> Any:
-    """Transformers' own model; in float64 with its norms replaced, which always compute in float32."""
+    """Transformers' own model; `logits` and `states` run it in all of its `dtype`."""
     import transformers
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -58,23 +63,62 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def widen_norms(model: torch.nn.Module) -> None:
+    """Norms of a float64 model, which always compute in float32, replaced; those of qwen3_5 see to `widened`."""
     for parent in list(model.modules()):
         for name, norm in list(parent.named_children()):
-            if type(norm).__name__.endswith("RMSNorm"):
+            if type(norm).__name__.endswith("RMSNorm") and not type(norm).__name__.startswith("Qwen3_5"):
                 wide = torch.nn.RMSNorm(norm.weight.shape[0], eps=norm.variance_epsilon, dtype=torch.float64)
                 wide.weight = norm.weight
                 setattr(parent, name, wide)
 
 
+class _Wide:
+    """torch, in which float32 is float64."""
+
+    float = float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+@contextmanager
+def widened(model: Any) -> Iterator[None]:
+    """While a float64 model of qwen3_5 runs: what its code widens to float32 is widened to float64."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    if model.dtype != torch.float64 or not type(model).__module__.endswith("modeling_qwen3_5"):
+        yield
+        return
+    with (
+        mock.patch.object(modeling_qwen3_5, "torch", _Wide()),
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+    ):
+        yield
+
+
 @torch.no_grad()
 def logits(model: Any, ids: list[int]) -> Tensor:
     """[len(ids), V]"""
-    return model(torch.tensor([ids])).logits[0]
+    with widened(model):
+        return model(torch.tensor([ids])).logits[0]
+
+
+@torch.no_grad()
+def states(model: Any, ids: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
+    """By recurrent layer, behind `ids`: state [Hv, dk, dv] and the last raw inputs of the convolution [channels, W]."""
+    with widened(model):
+        cache = model(torch.tensor([ids]), use_cache=True).cache
+    return {
+        i: (cache.get_recurrent_state(i, state_idx=0)[0], cache.get_conv_state(i, state_idx=0)[0])
+        for i, layer_type in enumerate(model.config.layer_types)
+        if layer_type == "linear_attention"
+    }
 
 
 @torch.no_grad()
 def tables(model: Any, num_positions: int) -> tuple[Tensor, Tensor]:
-    """Transformers' cos and sin, float32 [num_positions, head_dim / 2]; its angles are float32 products."""
-    cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(num_positions)[None])
+    """Transformers' cos and sin as `logits` uses them, [num_positions, rotary_dim / 2]; float32 unless `widened`."""
+    with widened(model):
+        cos, sin = model.model.rotary_emb(torch.zeros(1, dtype=model.dtype), torch.arange(num_positions)[None])
     half = cos.shape[-1] // 2
     return cos[0, :, :half], sin[0, :, :half]

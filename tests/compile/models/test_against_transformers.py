@@ -10,13 +10,24 @@ import torch
 from tandem.compile.models.reference import ReferenceModel
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
-from tests.tiny import FAMILIES, VOCAB_SIZE, make_checkpoint
+from tests.tiny import FAMILIES, HYBRIDS, VOCAB_SIZE, make_checkpoint
 
-LENGTHS = (1, 3, 64, 65, 150)
+LENGTHS = (1, 3, 64, 65, 200)
 VARIANTS = {
     "llama-bias": ("llama", {"attention_bias": True}),
     "qwen3-bias": ("qwen3", {"attention_bias": True, "num_key_value_heads": 1}),
     "mistral-window": ("mistral", {"sliding_window": 2048}),
+    "qwen3_5-yarn": (
+        "qwen3_5",
+        {
+            "rope": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+                "partial_rotary_factor": 0.5,
+            }
+        },
+    ),
     "qwen2-one-layer": ("qwen2", {"num_hidden_layers": 1, "tie_word_embeddings": False}),
 }
 
@@ -35,7 +46,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-9) ->
     assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
-@pytest.fixture(scope="module", params=(*FAMILIES, *VARIANTS))
+@pytest.fixture(scope="module", params=(*FAMILIES, *HYBRIDS, *VARIANTS))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint(tmp_path_factory.mktemp("tiny"), request.param)
 
@@ -70,6 +81,8 @@ def test_float32_error_is_at_most_twice_that_of_transformers(folder: Path) -> No
 
 def _exact_rotary(ours: ReferenceModel):  # type: ignore[no-untyped-def]
     def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # qwen3_5 has a position for each of three axes, which are equal in text.
+        position_ids = position_ids.reshape(-1, position_ids.shape[-1])[:1]
         both = (torch.cat((table, table), dim=-1)[position_ids].to(x.dtype) for table in (ours.cos, ours.sin))
         return tuple(both)  # type: ignore[return-value]
 

@@ -120,6 +120,10 @@ def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], words:
     _refused(config(**fields), CompileError, words)
 
 
+def test_layers_without_end_are_refused_by_name() -> None:
+    _refused(config(num_hidden_layers=20_000_000), CompileError, ("num_hidden_layers", "20000000", "1024"))
+
+
 @pytest.mark.parametrize(
     ("model_type", "fields", "words"),
     (
@@ -139,6 +143,10 @@ def test_windows_are_refused_by_name(model_type: str, fields: dict[str, Any], wo
         *(({name: "absent"}, (name, "lacks")) for name in ("hidden_size", "vocab_size", "max_position_embeddings")),
         ({"num_hidden_layers": None}, ("num_hidden_layers", "lacks")),
         ({"num_hidden_layers": 0}, ("num_hidden_layers", "= 0")),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_type": "linear"}},
+            ("rope_parameters", "rope_scaling", "'linear'", "the one that is meant"),
+        ),
         ({"hidden_size": 576.0}, ("hidden_size", "576.0", "whole number")),
         ({"hidden_size": True}, ("hidden_size", "True", "whole number")),
         ({"rms_norm_eps": "1e-5"}, ("rms_norm_eps", "'1e-5'")),

@@ -8,6 +8,7 @@ import numpy as np
 
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.executor.snapshot import Snapshot
 
 
 def several(kind: Kind, rows: Rows) -> bool:
@@ -15,11 +16,12 @@ def several(kind: Kind, rows: Rows) -> bool:
 
 
 class Faulty:
-    """`executor` with one fault in passes that `when` picks: "argmax" or "logits" moved a little, "commit" left out."""
+    """`executor` with one fault in passes that `when` picks: "argmax" or "logits" moved a little, "commit" left out,
+    "path" committed less its last row."""
 
     def __init__(self, executor: Executor, fault: str, when: Callable[[Kind, Rows], bool] = several) -> None:
         self._executor, self._fault, self._when = executor, fault, when
-        self.geometry, self.num_pages = executor.geometry, executor.num_pages
+        self.geometry, self.num_pages, self.num_slots = executor.geometry, executor.num_pages, executor.num_slots
         self.entries = executor.entries
         self._wrong = False
 
@@ -37,10 +39,19 @@ class Faulty:
         return values
 
     def commit(self, moves: Moves) -> float:
+        if self._fault == "path" and len(moves.row) > 1:  # the last row of an accepted path is forgotten
+            moves = Moves(moves.lane[:-1], moves.source[:-1], moves.target[:-1], moves.block_table, moves.row[:-1],
+                          moves.state_slot)  # fmt: skip
         return 0.0 if self._fault == "commit" else self._executor.commit(moves)
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         return self._executor.kv(block_table, length)
+
+    def save(self, slot: int, position: int) -> Snapshot:
+        return self._executor.save(slot, position)
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        self._executor.restore(slot, snapshot)
 
     def close(self) -> None:
         self._executor.close()

@@ -11,6 +11,7 @@ from tandem.artifacts.reader import Bundle
 from tandem.keys import Kind, context_classes
 from tandem.prices import PriceModel
 from tandem.runtime.checks.pricing import VERIFY_ROWS, measure
+from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
 
 STEPS = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)
@@ -55,6 +56,13 @@ def test_a_program_for_each_row_count_is_a_step_of_the_staircase() -> None:
     prefill = [model.ms(10, Kind.EXTEND, rows) for rows in (33, 64, 65, 100, 128)]
     assert prefill == pytest.approx([7.4, 7.4, 13.8, 13.8, 13.8])
     assert table["step_ms"] == pytest.approx(0.1) and table["1024"]["plain"] == pytest.approx(1.1)
+
+
+def test_a_step_that_moves_a_state_on_has_a_price_of_its_own() -> None:
+    entries = [*((kind, 96, rows) for kind in STEPS for rows in (1, 4, 32)), (Kind.EXTEND, 0, 40), (Kind.COMMIT, 0, 32)]
+    executor = RecurrentExecutor(script=lambda ids: 0, entries=entries)
+    measure(executor)
+    assert executor.ran == set(entries)
 
 
 def test_rows_that_need_the_room_are_priced_at_a_shorter_context() -> None:

@@ -13,6 +13,7 @@ from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.proof import Report
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.executor.base import Entry, Executor, Rows
+from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
 from tests.runtime.checks.faults import Faulty
 
@@ -82,6 +83,20 @@ def test_one_wrong_program_is_named(kind: Kind, rows: int, bound: int, words: st
 
     report = proof_of(Faulty(ScriptedExecutor(capacities=geometry(**SIZES), entries=ENTRIES), "logits", when))
     assert 0 < report.differing < report.cases // 4 and all(words in name for name in report.first)
+
+
+def test_a_state_is_proved_at_far_places_and_seen_where_it_is_not_moved_on() -> None:
+    """Of a far text only its last pages are real, and of its state nothing: whatever the slot holds stands for it."""
+
+    def far(kind: Kind, rows: Rows) -> bool:
+        return kind is Kind.VERIFY_TREE and min(rows.position) >= 200
+
+    executor = RecurrentExecutor(capacities=geometry(**SIZES), entries=ENTRIES)
+    assert proof_of(executor).differing == 0 and executor.ran == set(ENTRIES)
+    wrong = proof_of(Faulty(RecurrentExecutor(capacities=geometry(**SIZES), entries=ENTRIES), "logits", far))
+    assert wrong.differing and "class 300: tree of" in " ".join(wrong.first)
+    lost = proof_of(Faulty(RecurrentExecutor(capacities=geometry(**SIZES), entries=ENTRIES), "path"))
+    assert lost.differing and "state" in lost.first[0]
 
 
 def test_a_commit_left_out_shows_at_a_far_place_too() -> None:

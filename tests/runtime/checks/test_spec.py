@@ -24,6 +24,7 @@ from tandem.runtime.checks.spec_report import SpecReport
 from tandem.runtime.drafters.scripted import Guess
 from tandem.runtime.executor.base import Executor, Rows
 from tandem.tree import DraftTree
+from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
 from tests.runtime.checks.faults import Faulty, several
 from tests.service import TEMPLATE, byte_tokenizer
@@ -104,6 +105,16 @@ def test_scripts_fill_the_width(name: str, shape: str) -> None:
     assert schedule("half", "chain", 1) == [Guess(1, 0, 0), Guess(0, 1, 0)]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("nodes", [1, 2, 3, 31])
+def test_mixed_drafts_follow_each_other_in_every_order(nodes: int, shape: str) -> None:
+    script = schedule("mixed", shape, nodes)
+    sorts = set(script)
+    assert {Guess(), Guess(0, min(nodes, 3)), Guess(min(nodes, 3))} <= sorts and len(script) == 16
+    assert set(itertools.product(sorts, sorts)) == set(itertools.pairwise([*script, script[0]]))
+    assert any(guess.branches for guess in script) == (shape == "tree" and nodes > 1)
+
+
 def test_a_fixed_width_is_shared_by_the_lanes() -> None:
     line = DraftTree.chain(1, [2] * 31, [0.5] * 31, "x")
     bush = DraftTree([1, 2, 3], [-1, 0, 0], [1.0, 0.5, 0.4], ["root", "x", "x"])
@@ -133,6 +144,28 @@ def test_each_fault_is_seen(fault: str) -> None:
         assert sum(t.differing_ids for t in tallies) == 0 and report.first.what == "logits"
     if fault == "commit":
         assert report.first.case.shape == "tree" and report.first.what == "state"
+
+
+def test_a_state_is_held_as_kv_is() -> None:
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
+        return RecurrentExecutor(capacities=CAPACITIES, num_pages=num_pages)
+
+    report = Spec(CAPACITIES, open_executor, PROMPTS, Options(12, (1, 2), quick=True)).run()
+    assert report.held and report.proof is not None and report.proof.cases > 700
+    assert {key for key, tally in report.tallies.items() if key[0] == "mixed" and tally.rounds > 5} == {
+        ("mixed", "chain"),
+        ("mixed", "tree"),
+    }
+
+
+@pytest.mark.parametrize("fault", ["commit", "path"])
+def test_a_state_that_is_not_moved_on_is_seen(fault: str) -> None:
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
+        return Faulty(RecurrentExecutor(capacities=CAPACITIES, num_pages=num_pages), fault)
+
+    report = Spec(CAPACITIES, open_executor, PROMPTS, Options(12, (1, 2), quick=True)).run()
+    assert not report.held and report.first is not None and report.first.what == "state"
+    assert {shape for (_, shape), tally in report.tallies.items() if tally.differing_bits} == set(SHAPES)
 
 
 def test_a_fault_of_one_thread_count_is_seen_and_its_case_repeats_it() -> None:

@@ -137,13 +137,18 @@ def play(staged: Staged, rng: random.Random, count: int) -> int:
             assert len(sink.ids) >= min(sink.enough, sink.cancel_at)
         else:
             assert sink.ids == alone.ids and sink.reason is alone.reason
-    assert engine.num_free_pages == executor.num_pages
+    assert engine.num_free_pages == executor.num_pages and engine.num_free_slots == executor.num_slots
     engine.close()
     return sum(len(sink.ids) for sink in sinks)
 
 
 @pytest.fixture(
-    scope="module", params=[("llama", "bf16"), ("qwen3", "fp32"), ("smollm2", "int8"), ("qwen2", "int4")], ids="-".join
+    scope="module",
+    params=[
+        *(("llama", "bf16"), ("qwen3", "fp32"), ("smollm2", "int8"), ("qwen2", "int4")),
+        *(("qwen3_5", "fp32"), ("qwen3_5-odd", "bf16"), ("qwen3_5-tied", "int4")),
+    ],
+    ids="-".join,
 )
 def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     family, profile = request.param

@@ -23,6 +23,7 @@ from tandem.runtime.checks.lab import digest, token_ids
 from tandem.runtime.executor.base import Rows
 from tandem.runtime.pages import PageTable
 from tandem.runtime.rows import Span, commit_moves, extend_rows, verify_rows
+from tandem.runtime.slots import StateSlots
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
 from tests.staged import Lane, Staged, stage
@@ -34,8 +35,9 @@ TEXTS = [token_ids(CONTEXT, VOCAB_SIZE, seed) for seed in range(3)]
 MODELS = [
     *(("llama", "bf16"), ("smollm2", "fp32"), ("mistral", "bf16"), ("qwen2", "fp32"), ("qwen3", "bf16")),
     *(("qwen2", "int8"), ("llama", "int4"), ("qwen3", "int4")),
+    *(("qwen3_5", "bf16"), ("qwen3_5-tied", "fp32"), ("qwen3_5-odd", "bf16")),
 ]
-"""Head dims 16, 16, 16, 8 and 20; one, two, five, three and two key-value heads."""
+"""Head dims 16, 16, 16, 8 and 20; one, two, five, three and two key-value heads; then hybrids."""
 
 lane_numbers = st.integers(0, NUM_LANES - 1)
 sizes = st.one_of(st.integers(1, 5), st.sampled_from([16, 31, 32, 33, 61, 62, 63, 64, 65, 96]), st.integers(1, 96))
@@ -90,6 +92,7 @@ class Passes(RuleBasedStateMachine):
         self.staged, self.steps = staged, steps
         g = staged.composer.geometry
         self.pages = PageTable(NUM_PAGES, g.page_tokens, NUM_LANES, g.blocks_per_lane)
+        self.slots = StateSlots(NUM_LANES if g.recurrent_layers else 0, NUM_LANES)
         self.texts: dict[int, list[int]] = {}
 
     def teardown(self) -> None:
@@ -144,13 +147,14 @@ class Passes(RuleBasedStateMachine):
             for lane, tree in zip(lanes, trees, strict=True)
             for node in range(len(tree))
         ]
-        self._run(kind, verify_rows(kind, lanes, starts, trees, self.pages.table), wanted)
-        kept = [(lane, start, tree) for lane, start, tree in zip(lanes, starts, trees, strict=True) if lane in keep]
-        paths = [tree.path(keep[lane] % len(tree)) for lane, _, tree in kept]
-        moves = commit_moves([k[0] for k in kept], [k[1] for k in kept], paths, self.pages.table)
+        self._run(kind, verify_rows(kind, lanes, starts, trees, self.pages.table, self.slots.table), wanted)
+        paths = [
+            tree.path(keep[lane] % len(tree)) if lane in keep else [] for lane, tree in zip(lanes, trees, strict=True)
+        ]
+        moves = commit_moves(lanes, starts, trees, paths, self.pages.table, self.slots.table)
         if moves.lane:
             self.executor.commit(moves)
-        for (lane, _, tree), path in zip(kept, paths, strict=True):
+        for lane, tree, path in zip(lanes, trees, paths, strict=True):
             self.texts[lane].extend(tree.tokens[i] for i in path)
 
     @precondition(lambda self: len(self.texts) > 1)
@@ -159,18 +163,23 @@ class Passes(RuleBasedStateMachine):
         lane = sorted(self.texts)[number % len(self.texts)]
         del self.texts[lane]
         self.pages.release(lane)
+        self.slots.release(lane)
 
     @invariant()
     def every_lane_is_as_its_ids_say(self) -> None:
         for lane, ids in self.texts.items():
-            state = digest(self.executor.kv(self.pages.pages(lane), len(ids)))
-            assert state == self.steps.state(ids), f"K and V of lane {lane}, {len(ids)} tokens"
+            held = self.executor.kv(self.pages.pages(lane), len(ids))
+            if self.slots.table:
+                held += self.executor.save(self.slots.table[lane], len(ids)).state.tobytes()
+            assert digest(held) == self.steps.state(ids), f"state of lane {lane}, {len(ids)} tokens"
 
     def _extend(self, spans: Sequence[Span]) -> None:
         for span in spans:
             assert self.pages.reserve(span.lane, CONTEXT + MAX_TREE_ROWS)
-            self.texts.setdefault(span.lane, [])
-        rows = extend_rows(spans, self.pages.table)
+            if span.lane not in self.texts:
+                self.texts[span.lane] = []
+                self.slots.take(span.lane)
+        rows = extend_rows(spans, self.pages.table, self.slots.table)
         wanted = [[*self.texts[span.lane], *span.tokens[: i + 1]] for span in spans for i in range(len(span.tokens))]
         # As many logits as a pass gives back: the last rows', and each lane's last.
         last = set(rows.output_row)

@@ -76,6 +76,15 @@ def test_a_chain_is_preferred_where_trees_cost_a_commit():
     assert picked.is_chain and picked.num_drafted == 2
 
 
+def test_a_line_costs_a_commit_where_a_state_is_moved_on():
+    """Three tokens in 1 + 1.5 ms beat one in 1 ms, in 1 + 2.5 they do not; without a state nothing has to move."""
+    for commit, recurrent, drafted in ((1.5, True, 2), (2.5, True, 0), (2.5, False, 2)):
+        table = flat_table(1.0)
+        table["1024"]["commit"] = {"1": commit, "32": commit}
+        router = Router(PriceModel(table), recurrent=recurrent)
+        assert cut(router, [[line([1.0, 1.0])]], [100])[0].num_drafted == drafted
+
+
 @st.composite
 def small_trees(draw: st.DrawFn) -> DraftTree:
     tree = DraftTree.root(0)

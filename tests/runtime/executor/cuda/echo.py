@@ -20,6 +20,8 @@ TABLE = np.array([[3, 1], [4, 0]], np.int32)
 class Gpu(FakeCuda):
     """Its programs echo: argmax is the token of the output's row plus their number, gap the position, logits both."""
 
+    layout = LAYOUT
+
     def __init__(self, **options: int) -> None:
         super().__init__(**options, run=self.echo)  # type: ignore[arg-type]
         self.seen: list[dict[str, np.ndarray]] = []
@@ -27,8 +29,8 @@ class Gpu(FakeCuda):
 
     def io(self) -> dict[str, np.ndarray]:
         """Fields of the io region as they lie on the device."""
-        memory = next(m for m in self.live["memory"].values() if m.nbytes == LAYOUT.nbytes)
-        return LAYOUT.views(memory.array)
+        memory = next(m for m in self.live["memory"].values() if m.nbytes == self.layout.nbytes)
+        return self.layout.views(memory.array)
 
     def region(self, nbytes: int) -> np.ndarray:
         return next(m.array for m in self.live["memory"].values() if m.nbytes == nbytes)

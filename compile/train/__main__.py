@@ -1,0 +1,7 @@
+"""`python -m tandem.compile.train`."""
+
+import sys
+
+from tandem.compile.train.cli import main
+
+sys.exit(main())

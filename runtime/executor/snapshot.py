@@ -1,0 +1,40 @@
+"""A lane's recurrent state at one position, taken out of an executor and put back into it or into one like it.
+
+KV is not part of it: that lies in pages, which others may share. Knows nothing of layers or devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.errors import BundleMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the recurrent layers of the bundle `bundle` kept of a text's first `position` tokens: `state`, uint8.
+
+    Since chunks move no bit, whoever goes on from here gets what a lane that was never interrupted gets.
+    """
+
+    bundle: str
+    position: int
+    state: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.nbytes
+
+    def require(self, bundle: str, nbytes: int) -> None:
+        """Raises BundleMismatch unless it was taken from `bundle`, whose slots have `nbytes` bytes."""
+        if self.bundle != bundle or self.nbytes != nbytes:
+            raise BundleMismatch(
+                f"a snapshot of {self.nbytes} bytes of bundle {_short(self.bundle)}, slots here are of {nbytes} bytes "
+                f"of bundle {_short(bundle)}; a state is of no use to another bundle, prefill the text again"
+            )
+
+
+def _short(bundle: str) -> str:
+    return bundle[:12] or "(not sealed)"
