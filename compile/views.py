@@ -6,7 +6,7 @@ The same on every device. Knows no model.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -84,6 +84,16 @@ def _getitem(low: Lowering, node: Node) -> None:
 def readers(node: Node) -> set[Node]:
     """The operators that read a node's values, straight or through views."""
     return {reader for user in node.users for reader in (readers(user) if user.target in VIEWS else (user,))}
+
+
+def whole_of(parts: Sequence[Node]) -> Node | None:
+    """The node all of whose columns `parts` show, in this order; None where they show anything else."""
+    spans = [span for span in map(columns, parts) if span]
+    if len(spans) < len(parts):
+        return None
+    (node, *others), first, behind = zip(*spans, strict=True)
+    in_order = [*first, node.meta["val"].shape[-1]] == [0, *behind]
+    return node if in_order and all(other is node for other in others) else None
 
 
 def columns(value: Node) -> tuple[Node, int, int] | None:

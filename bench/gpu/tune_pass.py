@@ -103,8 +103,6 @@ def search(rig: Rig, args: argparse.Namespace) -> None:
                 improve(rig, chosen, key, neighbours(chosen[key]), shown_at_most=3)
     print(f"best {rig.us(chosen):.1f} us:", *(f"{key}: {told(o)}" for key, o in chosen.items()), sep="\n  ", flush=True)
     print(*rig.parts_of(chosen), sep="\n  ", flush=True)
-    Driver.prefer_shared = lambda *_: None  # type: ignore[method-assign]
-    print(f"with each kernel's own carve-out {rig.us(chosen):.1f} us")
 
 
 def improve(rig: Rig, chosen: Chosen, key: Key, several: list[Option], shown_at_most: int) -> None:

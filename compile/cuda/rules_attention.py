@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from tandem.compile.cuda.products import whole_product
 from tandem.compile.lowering import ITEM_BYTES
-from tandem.compile.views import arguments, columns, readers, registrar
+from tandem.compile.views import arguments, readers, registrar, whole_of
 from tandem.kernels.cuda.attention import attention_works
 from tandem.kernels.cuda.attention_chunk import attention_chunk_work
 from tandem.kernels.cuda.groups import num_groups
@@ -93,14 +93,10 @@ def _take_product(low: CudaLowering, query: Node, write: Node, half: int) -> Nod
     """
     keys, values, *_ = arguments(write)
     parts: list[Any] = [query.args[0], keys.args[0], values]
-    spans = [span for span in map(columns, parts) if span]
-    if len(spans) < len(parts):
-        return None
-    (product, *others), first, behind = zip(*spans, strict=True)
-    in_order = [*first, product.meta["val"].shape[-1]] == [0, *behind] and all(other is product for other in others)
+    product = whole_of(parts)
     (_, q_width), (kv_heads, k_width), v_shape = (part.meta["val"].shape[1:] for part in parts)
     alike = q_width == k_width and v_shape == (kv_heads, k_width) and can_fuse(k_width, half)
-    if in_order and alike and readers(product) == {query, keys, write}:
+    if product and alike and readers(product) == {query, keys, write}:
         return low.take(product, ops.linear.default, num_readers=3)
     return None
 

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from tandem.compile.assembly import Operand
 from tandem.compile.lowering import ITEM_BYTES
-from tandem.compile.views import arguments, columns, readers, registrar, width
+from tandem.compile.views import arguments, readers, registrar, whole_of, width
 from tandem.kernels.cuda.conv import conv_tail_work
 from tandem.kernels.cuda.delta import delta_rule_work, delta_verify_work
 from tandem.kernels.cuda.delta_commit import conv_commit_work, delta_commit_work
@@ -78,13 +78,11 @@ class _Inputs(NamedTuple):
     @classmethod
     def _of(cls, parts: tuple[Any, ...], decay: Any, beta: Any) -> _Inputs | None:
         """What all of `parts` show columns of, in order and no others, and what both gates are of."""
-        spans = [span for span in map(columns, parts) if span]
-        if len(spans) < len(parts) or decay.target is not getitem or beta.target is not getitem:
+        conv = whole_of(parts)
+        if conv is None or decay.target is not getitem or beta.target is not getitem:
             return None
-        (conv, *others), first, behind = zip(*spans, strict=True)
-        in_order = [*first, conv.meta["val"].shape[-1]] == [0, *behind] and all(other is conv for other in others)
         (gates, which), (other, second) = arguments(decay), arguments(beta)
-        return cls(conv, gates) if in_order and gates is other and (which, second) == (0, 1) else None
+        return cls(conv, gates) if gates is other and (which, second) == (0, 1) else None
 
 
 def _where(low: CudaLowering, node: Node) -> dict[str, Operand]:

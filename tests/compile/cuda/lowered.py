@@ -144,3 +144,14 @@ def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin
     sizes = (8,) * (given + HIDDEN)
     threads = 32 * variant.work.num_warps
     return Cubin(repr(data(variant)).encode(), variant.kernel, sizes, HIDDEN, 1024, threads)
+
+
+def argument(launch: Launch, name: str) -> Operand:
+    value = launch.arguments[name]
+    assert isinstance(value, Operand)
+    return value
+
+
+def constant(launch: Launch, name: str) -> Any:
+    assert launch.work is not None
+    return dict(launch.work.constants)[name]

@@ -25,7 +25,7 @@ from tandem.kernels import causal_conv, delta_gates, delta_rule
 from tandem.kernels.cuda.table import KERNELS
 from tandem.keys import Kind
 from tests.compile.cuda import lowered
-from tests.compile.cuda.lowered import fake
+from tests.compile.cuda.lowered import argument, constant, fake
 from tests.tiny import HYBRIDS
 
 EXTEND, CHAIN, TREE, COMMIT = (Kind.EXTEND,), (Kind.VERIFY_CHAIN,), (Kind.VERIFY_TREE,), (Kind.COMMIT,)
@@ -44,17 +44,6 @@ def spec_of(composer: CudaComposer) -> HybridSpec:
 
 def of(found: Lowered, kernel: str) -> list[Launch]:
     return [launch for launch in found.launches if launch.kernel == kernel]
-
-
-def argument(launch: Launch, name: str) -> Operand:
-    value = launch.arguments[name]
-    assert isinstance(value, Operand)
-    return value
-
-
-def constant(launch: Launch, name: str) -> Any:
-    assert launch.work is not None
-    return dict(launch.work.constants)[name]
 
 
 def written(low: Lowered) -> Program:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tandem.compile.assembly import Launch, Operand
+from tandem.compile.assembly import Operand
 from tandem.errors import LoweringError
 from tandem.kernels import (
     add_rms_norm,
@@ -21,7 +21,18 @@ from tandem.kernels import (
     rotary,
     swiglu,
 )
-from tests.compile.cuda.lowered import HEAD_DIM, HEADS, IO, Function, Inputs, Weights, launches, names
+from tests.compile.cuda.lowered import (
+    HEAD_DIM,
+    HEADS,
+    IO,
+    Function,
+    Inputs,
+    Weights,
+    argument,
+    constant,
+    launches,
+    names,
+)
 
 EPS = 1e-6
 
@@ -37,17 +48,6 @@ def attend(i: Inputs, q: Tensor, tree: bool = False) -> Tensor:
 
 def write(i: Inputs, k: Tensor) -> None:
     kv_write(k, heads(i.z, 1), i.k_cache, i.v_cache, i.lane, i.slot, i.block_table)
-
-
-def argument(launch: Launch, name: str) -> Operand:
-    value = launch.arguments[name]
-    assert isinstance(value, Operand)
-    return value
-
-
-def constant(launch: Launch, name: str) -> object:
-    assert launch.work is not None
-    return dict(launch.work.constants)[name]
 
 
 def norm(i: Inputs, w: Weights) -> Tensor:

@@ -21,7 +21,9 @@ from tests.compile.cuda.lowered import (
     Inputs,
     Weights,
     Wrapped,
+    argument,
     composer,
+    constant,
     example,
     launches,
     lowering,
@@ -36,17 +38,6 @@ EXTEND, TREE = (Kind.EXTEND,), (Kind.VERIFY_TREE,)
 @pytest.fixture(autouse=True)
 def _all_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "splits", lambda n, k: PARTS)
-
-
-def argument(launch: Launch, name: str) -> Operand:
-    value = launch.arguments[name]
-    assert isinstance(value, Operand)
-    return value
-
-
-def constant(launch: Launch, name: str) -> object:
-    assert launch.work is not None
-    return dict(launch.work.constants)[name]
 
 
 def residual(i: Inputs, w: Weights) -> Any:

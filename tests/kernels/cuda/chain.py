@@ -11,7 +11,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 import triton.language as tl
+from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 
@@ -34,3 +36,17 @@ def chained_dots() -> Iterator[None]:
     """While it is open, acc of tl.dot(a, b, acc) grows by one product at a time, k ascending; bf16 or fp32 inputs."""
     with patch.object(InterpreterBuilder, "create_dot", _dot):
         yield
+
+
+def chain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one, to the bias where there is one."""
+    total = torch.zeros(x.shape[0], weight.shape[0])
+    total += 0.0 if bias is None else bias
+    for k in range(x.shape[1]):
+        total += x[:, k, None].float() * weight[None, :, k].float()
+    return total
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal values that the shape decides."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tandem.kernels.cuda.linear import linear_work
 from tandem.kernels.cuda.linear_tiles import MULTIPROCESSORS, ChunkTiles, FewTiles, Matrix, even_columns
-from tests.kernels.cuda.chain import chained_dots
+from tests.kernels.cuda.chain import chain, chained_dots, drawn
 from tests.kernels.cuda.interpreter import interpreted, run
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 64)
@@ -23,19 +23,6 @@ BF16, FP32 = torch.bfloat16, torch.float32
 def _chained() -> Iterator[None]:
     with chained_dots():
         yield
-
-
-def _random(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-
-
-def _chain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one, to the bias where there is one."""
-    total = torch.zeros(x.shape[0], weight.shape[0])
-    total += 0.0 if bias is None else bias
-    for k in range(x.shape[1]):
-        total += x[:, k, None].float() * weight[None, :, k].float()
-    return total
 
 
 def _call(
@@ -78,7 +65,7 @@ def _call(
 
 @pytest.mark.parametrize(("rows", "gated"), [(1, False), (32, True), (64, False), (64, True)])
 def test_rows_in_fp32_are_rounded_on_their_way_to_bf16_weights(rows: int, gated: bool) -> None:
-    x, weight = _random(1, 70, dtype=BF16), _random(2 * 24, 70, dtype=BF16)
+    x, weight = drawn(1, 70, dtype=BF16), drawn(2 * 24, 70, dtype=BF16)
     assert torch.equal(_call(x.float(), weight, None, rows, gated=gated), _call(x, weight, None, rows, gated=gated))
 
 
@@ -88,10 +75,10 @@ def test_rows_in_fp32_are_rounded_on_their_way_to_bf16_weights(rows: int, gated:
     [(1, 1, 1, 1), (64, 64, 32, 17), (70, 300, 1, 1), (65, 129, 16, 5), (130, 70, 64, 33), (64, 128, 128, 70)],
 )
 def test_each_element_is_one_chain_over_k(n: int, k: int, rows: int, count: int, dtype: torch.dtype) -> None:
-    x, weight, bias = _random(count, k, dtype=dtype), _random(n, k, dtype=dtype), _random(n)
+    x, weight, bias = drawn(count, k, dtype=dtype), drawn(n, k, dtype=dtype), drawn(n)
     y = _call(x, weight, bias, rows)
-    assert torch.equal(y, _chain(x, weight, bias))
-    assert torch.equal(_call(x, weight, None, rows), _chain(x, weight))
+    assert torch.equal(y, chain(x, weight, bias))
+    assert torch.equal(_call(x, weight, None, rows), chain(x, weight))
     # Rounding errors of a chain of k sums of order 1, in fp32.
     wanted = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(y.double(), wanted, rtol=0, atol=2e-6 * k)
@@ -104,14 +91,14 @@ def test_each_element_is_one_chain_over_k(n: int, k: int, rows: int, count: int,
 def test_gated_is_silu_of_the_first_half_times_the_second(
     n: int, k: int, rows: int, count: int, dtype: torch.dtype
 ) -> None:
-    x, weight = _random(count, k, dtype=dtype) / k**0.5, _random(2 * n, k, dtype=dtype)
+    x, weight = drawn(count, k, dtype=dtype) / k**0.5, drawn(2 * n, k, dtype=dtype)
     gate, value = (x.double() @ weight.double().T).chunk(2, -1)
     y = _call(x, weight, None, rows, gated=True)
     torch.testing.assert_close(y.double(), torch.nn.functional.silu(gate) * value, rtol=1e-5, atol=1e-5)
 
 
 def test_gated_has_the_bits_of_two_launches() -> None:
-    x, weight = _random(3, 80, dtype=BF16), _random(2 * 21, 80, dtype=BF16)
+    x, weight = drawn(3, 80, dtype=BF16), drawn(2 * 21, 80, dtype=BF16)
     plain, y = _call(x, weight, None, 4), torch.full((3, 21), torch.nan)
     swiglu = interpreted("swiglu")
     count = torch.tensor([3], dtype=torch.int32)
@@ -121,7 +108,7 @@ def test_gated_has_the_bits_of_two_launches() -> None:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_bf16_output_is_the_fp32_one_narrowed(gated: bool) -> None:
-    x, weight = _random(5, 40, dtype=BF16), _random(34, 40, dtype=BF16)
+    x, weight = drawn(5, 40, dtype=BF16), drawn(34, 40, dtype=BF16)
     for rows in (8, 64):
         wide, narrow = (_call(x, weight, None, rows, gated=gated, dtype=dtype) for dtype in (FP32, BF16))
         # The interpreter cuts off where a GPU rounds.
@@ -131,7 +118,7 @@ def test_a_bf16_output_is_the_fp32_one_narrowed(gated: bool) -> None:
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_row_has_its_bits_in_every_bucket_at_every_place(dtype: torch.dtype, gated: bool) -> None:
-    x, weight = _random(64, 72, dtype=dtype), _random(42, 72, dtype=dtype)
+    x, weight = drawn(64, 72, dtype=dtype), drawn(42, 72, dtype=dtype)
     alone = torch.cat([_call(x[i : i + 1], weight, None, 1, gated=gated) for i in range(3)])
     for rows in BUCKETS[1:]:
         count = max(rows - 1, 3)
@@ -166,7 +153,7 @@ CHUNK = st.builds(
 def test_no_tile_moves_a_bit(n: int, k: int, rows: int, gated: bool, tiles: FewTiles | ChunkTiles) -> None:
     rows = min(rows, tiles.bm) if isinstance(tiles, FewTiles) else rows
     with chained_dots():
-        x, weight = _random(rows, k, dtype=BF16), _random(n * (1 + gated), k, dtype=BF16)
+        x, weight = drawn(rows, k, dtype=BF16), drawn(n * (1 + gated), k, dtype=BF16)
         usual = torch.cat([_call(part, weight, None, 32, gated=gated) for part in x.split(32)])
         assert torch.equal(_call(x, weight, None, rows, gated=gated, tiles=tiles), usual)
 

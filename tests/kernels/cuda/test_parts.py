@@ -20,7 +20,7 @@ from tandem.kernels.cuda.linear import linear_work
 from tandem.kernels.cuda.linear_tiles import ChunkTiles, FewTiles, Matrix
 from tandem.kernels.cuda.norm import add_rms_norm_work
 from tandem.kernels.cuda.parts import add_parts_work, shortest_part, splits
-from tests.kernels.cuda.chain import chained_dots
+from tests.kernels.cuda.chain import chain, chained_dots, drawn
 from tests.kernels.cuda.interpreter import interpreted, run
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -45,26 +45,13 @@ def _chained() -> Iterator[None]:
         yield
 
 
-def _random(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-
-
 def _count(count: int) -> Tensor:
     return torch.tensor([count], dtype=torch.int32)
 
 
-def _chain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [R, K], weight [N, K] -> [R, N] fp32, products added one by one, to the bias where there is one."""
-    total = torch.zeros(x.shape[0], weight.shape[0])
-    total += 0.0 if bias is None else bias
-    for k in range(x.shape[1]):
-        total += x[:, k, None].float() * weight[None, :, k].float()
-    return total
-
-
 def _chains(x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> list[Tensor]:
     spans = list(pairwise(BORDERS[x.shape[1], parts]))
-    return [_chain(x[:, a:b], weight[:, a:b], None if a else bias) for a, b in spans]
+    return [chain(x[:, a:b], weight[:, a:b], None if a else bias) for a, b in spans]
 
 
 def _in_order(parts: list[Tensor]) -> Tensor:
@@ -127,16 +114,16 @@ def test_parts_are_as_even_as_borders_allow(blocks: int, parts: int, tail: int) 
 def test_each_part_is_one_chain_over_its_own_inputs(
     n: int, k: int, parts: int, count: int, bias: bool, dtype: torch.dtype
 ) -> None:
-    x, weight, start = _random(count, k, dtype=dtype), _random(n, k, dtype=dtype), _random(n) if bias else None
+    x, weight, start = drawn(count, k, dtype=dtype), drawn(n, k, dtype=dtype), drawn(n) if bias else None
     wanted = _chains(x, weight, start, parts)
     found = _call(x, weight, start, 32, parts)
     assert torch.equal(found, torch.stack(wanted, 1))
     assert torch.equal(_call(x, weight, start, 64, parts)[:, 0], _in_order(wanted))
-    assert not torch.equal(_in_order(wanted), _chain(x, weight, start))  # a split moves bits, so it must be everywhere
+    assert not torch.equal(_in_order(wanted), chain(x, weight, start))  # a split moves bits, so it must be everywhere
 
 
 def test_a_row_has_its_bits_in_every_bucket_at_every_place() -> None:
-    x, weight = _random(64, 1300, dtype=BF16), _random(20, 1300, dtype=BF16)
+    x, weight = drawn(64, 1300, dtype=BF16), drawn(20, 1300, dtype=BF16)
     alone = _in_order([*_call(x[:1], weight, None, 1, 5).unbind(1)])
     for rows in (2, 8, 24, 32, 64, 128):
         count = min(rows - 1, 40)
@@ -167,7 +154,7 @@ def test_no_tile_moves_a_bit(
 ) -> None:
     (k, parts), count = shape, min(rows, few.bm)
     with chained_dots():
-        x, weight, start = _random(rows, k, dtype=BF16), _random(n, k, dtype=BF16), _random(n) if bias else None
+        x, weight, start = drawn(rows, k, dtype=BF16), drawn(n, k, dtype=BF16), drawn(n) if bias else None
         wanted = _chains(x, weight, start, parts)
         assert torch.equal(_call(x[:count], weight, start, count, parts, few), torch.stack(wanted, 1)[:count])
         assert torch.equal(_call(x, weight, start, rows, parts, chunk)[:, 0], _in_order(wanted))
@@ -177,7 +164,7 @@ def test_no_tile_moves_a_bit(
 @pytest.mark.parametrize(("width", "parts"), [(1, 2), (1030, 5)])
 def test_parts_are_added_in_their_order(width: int, parts: int, dtype: torch.dtype) -> None:
     count, rows, x_stride, y_stride = 3, 4, parts * width + 3, width + 2
-    parted = _random(count, parts, width) * 10.0 ** torch.arange(parts)[:, None].flip(0)
+    parted = drawn(count, parts, width) * 10.0 ** torch.arange(parts)[:, None].flip(0)
     x, y = torch.full((rows, x_stride), torch.nan), torch.full((rows, y_stride), torch.nan, dtype=dtype)
     x[:count, : parts * width] = parted.flatten(1)
     work = add_parts_work(rows, width, parts, x_stride, y_stride)
