@@ -108,6 +108,7 @@ def run(bundle: Path, prompt: str | None, chat: bool, raw: bool, as_json: bool, 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
+    _wake_gpu(bundle)
     if chat or prompt is not None:
         _on_terminal(bundle, prompt, raw, as_json, flags)
     else:
@@ -128,6 +129,16 @@ def _refuse_strays(*, serving: bool) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             road = "--prompt or --chat; a client asks for it in its request" if serving else "serving; leave it out"
             raise click.UsageError(f"--{name.replace('_', '-')} goes with {road}")
+
+
+def _wake_gpu(bundle: Path) -> None:
+    """A bundle with cubins is for a GPU, which gets ready while Python imports the rest."""
+    from tandem.artifacts.layout import KERNELS
+
+    if any((bundle / KERNELS).glob("*.cubin")):
+        from tandem.gpu import wake
+
+        wake()
 
 
 def _on_terminal(bundle: Path, prompt: str | None, raw: bool, as_json: bool, flags: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ import ctypes
 import os
 import threading
 import uuid
-from ctypes import byref, c_char, c_int, c_size_t, c_ubyte
+from contextlib import suppress
+from ctypes import byref, c_char, c_int, c_size_t, c_ubyte, c_uint64
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,17 @@ def survey(library: Any = None) -> Survey:
     return answers[0] if answers else Survey((), f"an NVIDIA driver that is silent for {PATIENCE_S:.0f} s")
 
 
+def wake(library: Any = None) -> threading.Thread:
+    """Starts a thread that readies the driver and, where just one GPU is visible, that GPU's primary context.
+
+    Both take tenths of a second in which Python can do something else; the context then lasts as long as the process.
+    Nothing is raised: whoever uses the GPU next is told what is wrong with it. `library` as of `survey`.
+    """
+    waking = threading.Thread(target=_wake, args=(library,), name="wake", daemon=True)
+    waking.start()
+    return waking
+
+
 class _Failed(Exception):
     """A call of the driver that did not end well; `code` as in cuda.h."""
 
@@ -84,10 +96,8 @@ def _ask(library: Any) -> Survey:
         cuda = library if library is not None else ctypes.CDLL(LIBRARY)
     except OSError:
         return Survey((), "no NVIDIA driver")
-    # Read by cuInit, once in a process: whoever asks first decides for the executor too, which wants it so.
-    os.environ["CUDA_MODULE_LOADING"] = "EAGER"
     try:
-        _call(cuda, "cuInit", 0)
+        _start(cuda)
         version = _number(cuda, "cuDriverGetVersion")
         driver = f"{version // 1000}.{version % 1000 // 10}"
         found = tuple(_gpu(cuda, index, driver) for index in range(_number(cuda, "cuDeviceGetCount")))
@@ -96,6 +106,20 @@ def _ask(library: Any) -> Survey:
     except AttributeError as error:
         return Survey((), f"another library called {LIBRARY} ({error})")
     return Survey(found, "" if found else "none")
+
+
+def _start(cuda: Any) -> None:
+    # Read by cuInit, once in a process: whoever asks first decides for the executor too, which wants it so.
+    os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+    _call(cuda, "cuInit", 0)
+
+
+def _wake(library: Any) -> None:
+    with suppress(OSError, AttributeError, _Failed):
+        cuda = library if library is not None else ctypes.CDLL(LIBRARY)
+        _start(cuda)
+        if _number(cuda, "cuDeviceGetCount") == 1:
+            _call(cuda, "cuDevicePrimaryCtxRetain", byref(c_uint64()), _number(cuda, "cuDeviceGet", 0))
 
 
 def _gpu(cuda: Any, index: int, driver: str) -> Gpu:

@@ -62,6 +62,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (_handle,),
 }
 """What the driver's functions take, by the name of the symbol."""
+QUICK = ("cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventQuery")
+"""Calls that take less than it takes threads to hand the interpreter's lock to each other: they keep it."""
 
 NOT_READY = 600
 OUT_OF_MEMORY, INVALID_VALUE, INVALID_IMAGE, NO_BINARY_FOR_GPU, NOT_FOUND = 2, 1, 200, 209, 500
@@ -88,10 +90,11 @@ ELSE = "look at nvidia-smi and at the kernel log (dmesg)"
 
 def functions(library: Any = None) -> dict[str, Callable[..., int]]:
     """Every function of SIGNATURES, from libcuda or from what stands in for it. DeviceError where one is missing."""
-    library, found = library if library is not None else _open(), dict[str, Callable[..., int]]()
+    waiting, quick = (library, library) if library is not None else (_open(ctypes.CDLL), _open(ctypes.PyDLL))
+    found: dict[str, Callable[..., int]] = {}
     for name, types in SIGNATURES.items():
         try:
-            function = getattr(library, name)
+            function = getattr(quick if name in QUICK else waiting, name)
         except AttributeError:
             raise DeviceError(f"{LIBRARY} has no {name}: update to {OLDEST} or later", call=name) from None
         function.argtypes, function.restype = types, c_int
@@ -99,9 +102,9 @@ def functions(library: Any = None) -> dict[str, Callable[..., int]]:
     return found
 
 
-def _open() -> Any:
+def _open(kind: type[ctypes.CDLL]) -> Any:
     try:
-        return ctypes.CDLL(LIBRARY)
+        return kind(LIBRARY)
     except OSError as error:
         raise DeviceError(
             f"no NVIDIA driver here ({error}); install {OLDEST} or later, or serve a bundle compiled for this CPU"

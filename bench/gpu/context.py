@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -103,6 +104,10 @@ def child(module: str, *arguments: str | Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with the import path it has, less what opening a driver here has set."""
+    """This process's, with the import path it has, less what opening a driver here has set.
+
+    Bytecode is kept, as pip keeps an installed package's.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "CUDA_MODULE_LOADING"}
+    kept |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{tempfile.gettempdir()}/tandem-bytecode"}
     return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

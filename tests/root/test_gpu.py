@@ -56,6 +56,9 @@ class FakeCuda:
     def _cuDeviceGetAttribute(self, out: Any, which: int, device: int) -> None:
         out._obj.value = self.devices[device - 10][1][which]
 
+    def _cuDevicePrimaryCtxRetain(self, out: Any, device: int) -> None:
+        out._obj.value = 1000 + device
+
     def _cuDeviceTotalMem_v2(self, out: Any, device: int) -> None:
         out._obj.value = self.devices[device - 10][2]
 
@@ -129,3 +132,20 @@ def test_modules_are_loaded_when_they_are_asked_for(monkeypatch: pytest.MonkeyPa
     fake._cuInit = lambda flags: seen.append(os.environ.get("CUDA_MODULE_LOADING"))  # type: ignore[method-assign]
     gpus(fake)
     assert seen == ["EAGER"]
+
+
+@pytest.mark.parametrize(("devices", "retained"), [(1, 1), (2, 0), (0, 0)])
+def test_waking_makes_a_context_only_where_there_is_no_choice(devices: int, retained: int) -> None:
+    cuda = FakeCuda(*[("NVIDIA H200", H200, 141 << 30)] * devices)
+    gpu.wake(cuda).join()
+    assert cuda.called[0] == "cuInit"
+    assert cuda.called.count("cuDevicePrimaryCtxRetain") == retained
+
+
+@pytest.mark.parametrize("failing", ["cuInit", "cuDeviceGetCount", "cuDevicePrimaryCtxRetain"])
+def test_waking_a_driver_that_fails_says_nothing(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    cuda = FakeCuda(("NVIDIA H200", H200, 141 << 30), **{failing: 3})
+    gpu.wake(cuda).join()
+    assert cuda.called[-1] == failing and not raised

@@ -18,9 +18,11 @@ from tandem.errors import BundleCorrupt
 from tandem.runtime.executor.cuda import owned
 
 READERS = 8
-"""Threads: eight fill buffers of this size from the page cache at 33 GB/s, more or larger ones at less."""
+"""Threads that fill buffers from the page cache."""
 CHUNK = 4 << 20
-"""Bytes of a copy. Each reader has two buffers of it, one to fill while the other is copied."""
+"""Bytes of a copy: larger buffers leave the processor's cache before they are copied, smaller ones make more calls."""
+BUFFERS = 2
+"""Of a reader: one to fill while others are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,15 @@ class _Copy:
     def _read(self, stack: ExitStack, offsets: range) -> None:
         self.driver.set_current(self.context)
         room = min(CHUNK, self.nbytes)
-        buffers = [(owned.pinned(stack, self.driver, room), owned.event(stack, self.driver)) for _ in range(2)]
+        buffers = [(owned.pinned(stack, self.driver, room), owned.event(stack, self.driver)) for _ in range(BUFFERS)]
         stream = owned.stream(stack, self.driver)
         for turn, offset in enumerate(offsets):
             if self.stop.is_set():
                 return
-            buffer, copied = buffers[turn % 2]
+            buffer, copied = buffers[turn % BUFFERS]
             nbytes = min(CHUNK, self.nbytes - offset)
-            self.driver.wait(copied)
+            if not self.driver.passed(copied):
+                self.driver.wait(copied)
             self._fill(buffer.array.data[:nbytes], offset)
             self.driver.to_device(self.address + offset, buffer.address, nbytes, stream)
             self.driver.record(copied, stream)
