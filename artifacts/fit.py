@@ -63,13 +63,14 @@ class Fit:
 def grade(host: Host, machine: Machine, gpus: Sequence[Gpu] = (), instead: str = "none") -> Fit:
     """How well `machine` with these `gpus` suits a bundle that asks for `host`.
 
-    A bundle for CUDA is held against the GPU that `choose` names, and nothing else of the machine matters to it;
-    `instead` says what there is where there is no GPU.
+    A bundle for CUDA is held against the GPU that `choose` names, and of the rest of the machine only the kind of its
+    one library matters to it; `instead` says what there is where there is no GPU.
     """
     validity, price = host.validity, host.price
     if validity.cuda is not None:
         gpu = choose(validity.cuda, gpus)
-        reasons = (*_cuda_refusals(validity.cuda, gpus, instead), *(_gpu_prices(price.gpu, gpu) if gpu else ()))
+        refusals = (*_cuda_refusals(validity.cuda, gpus, instead), *_other_kind(validity, machine))
+        reasons = (*refusals, *(_gpu_prices(price.gpu, gpu) if gpu else ()))
     else:
         reasons = (*_refusals(validity, machine), *_advice(validity, machine), *_prices(price, machine))
     order = list(Grade)
@@ -110,10 +111,14 @@ def _gpu_prices(wanted: CudaPriceFacts | None, found: Gpu) -> Iterator[Reason]:
         yield Reason(Grade.STALE_PRICES, "host.price.gpu.memory", _gib(wanted.memory), _gib(found.memory))
 
 
-def _refusals(wanted: Validity, found: Machine) -> Iterator[Reason]:
+def _other_kind(wanted: Validity, found: Machine) -> Iterator[Reason]:
     for field in ("arch", "abi"):
         if getattr(wanted, field) != getattr(found, field):
             yield Reason(Grade.REFUSED, f"host.validity.{field}", getattr(wanted, field), getattr(found, field))
+
+
+def _refusals(wanted: Validity, found: Machine) -> Iterator[Reason]:
+    yield from _other_kind(wanted, found)
     # A level this version does not know asks for more than its name can prove.
     if wanted.isa_level not in ISA_FLAGS:
         yield Reason(Grade.REFUSED, "host.validity.isa_level", wanted.isa_level, found.isa_level)

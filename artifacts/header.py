@@ -79,11 +79,11 @@ def _check(manifest: Manifest) -> None:
 
 
 def _check_kernel(file: FileRecord, device: str) -> None:
-    """Native code is named by its digest, and is of the kind that the device runs."""
+    """Native code is named by its digest; only where there is a GPU are there binaries of one."""
     sha256, on_gpu = file.sha256, device.startswith(CUDA)
     if file.path not in (layout.kernel_file(sha256), layout.cubin_file(sha256)):
         raise BundleCorrupt(f"{file.path}: not named by its digest {sha256}")
-    if (file.path == layout.cubin_file(sha256)) is not on_gpu:
+    if file.path == layout.cubin_file(sha256) and not on_gpu:
         raise BundleCorrupt(f"{file.path}: no code for {device}, for which the bundle was compiled")
 
 

@@ -52,7 +52,7 @@ class CudaValidity(Record, frozen=True):
 class Validity(Record, frozen=True):
     """Facts that refuse a machine. `flags` are the CPU flags the kernels use.
 
-    Where `cuda` is given it alone decides: cubins hold no code for the CPU.
+    Where `cuda` is given, `arch` and `abi` are those of the library that brings weights to a GPU, and no flag counts.
     """
 
     arch: Name

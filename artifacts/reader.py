@@ -86,7 +86,7 @@ class Bundle:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is for NVIDIA GPUs: it has cubins then, and no native library."""
+        """Whether it is for NVIDIA GPUs: it has cubins then, and a library that brings weights over."""
         return self.manifest.host.validity.cuda is not None
 
     @cached_property

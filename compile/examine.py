@@ -58,11 +58,16 @@ class StagedProgram:
 
 @dataclass(frozen=True, slots=True)
 class StagedCuda:
-    """The same of a CUDA bundle. `cubins` is the folder of <sha256>.cubin, `device_index` counts the GPUs in sight."""
+    """The same of a CUDA bundle.
+
+    `cubins` is the folder of <sha256>.cubin, `copier` the library that brings weights to a GPU, `device_index` counts
+    the GPUs in sight.
+    """
 
     geometry: Geometry
     weights: Path
     cubins: Path
+    copier: Path
     programs: tuple[StagedProgram, ...]
     device_index: int = 0
 
@@ -73,6 +78,7 @@ class StagedCuda:
             "geometry": asdict(self.geometry),
             "weights": str(self.weights),
             "cubins": str(self.cubins),
+            "copier": str(self.copier),
             "programs": [
                 {"kind": p.kind.value, "context_class": p.context_class, "rows": p.rows, "path": str(p.path)}
                 for p in self.programs

@@ -117,11 +117,11 @@ def _wait(processes: Sequence[subprocess.Popen[str]], isa: str, cxx: str) -> Non
     for process in processes:
         errors = process.communicate()[1]
         if process.returncode:
-            reason = _reason(errors) or f"exit code {process.returncode}"
+            reason = first_error(errors) or f"exit code {process.returncode}"
             raise CompileError(f"the kernel library did not compile for {isa} with {cxx}: {reason}")
 
 
-def _reason(errors: str) -> str:
+def first_error(errors: str) -> str:
     """The compiler's first error, or the linker's last word."""
     lines = [line for line in errors.splitlines() if line and not line.startswith("collect2:")]
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "")

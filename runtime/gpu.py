@@ -96,8 +96,6 @@ def _context(driver: Driver, ordinal: int) -> Iterator[None]:
     try:
         driver.set_current(context)
         yield
-    except BaseException:
-        with suppress(DeviceError):
+    finally:
+        with suppress(DeviceError):  # of a GPU that is gone, which the next call tells
             driver.release(device)
-        raise
-    driver.release(device)

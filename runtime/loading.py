@@ -70,10 +70,10 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     num_lanes = options.max_num_seqs or min(MAX_NUM_SEQS, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
-    tokenizer = read_tokenizer(bundle.tokenizer_path)
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     executor = _serving_executor(bundle, options, context_length, num_lanes)
     try:
+        tokenizer = read_tokenizer(bundle.tokenizer_path)  # while weights are on their way to a GPU
         engine = _engine(bundle, executor, options, num_lanes)
     except BaseException:
         with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
@@ -186,7 +186,7 @@ def _on_gpu(bundle: Bundle, *, threads: int | None, pages: tuple[int, int], **op
     cubins = {binary: bundle.cubin(binary) for binary in {k.binary for _, program in entries for k in program.kernels}}
     assert bundle.gpu is not None, "a machine without one is refused"
     index, content = bundle.gpu.index, bundle.manifest.content_id
-    image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, index, content)
+    image = Image(bundle.geometry, bundle.path / WEIGHTS, programs, cubins, bundle.library_path, index, content)
     return open_image(image, pages=pages, **options)
 
 

@@ -13,7 +13,7 @@ from ctypes import c_float, c_int, c_size_t, c_uint64
 from typing import Any
 
 from tandem.errors import DeviceError
-from tandem.libcuda import INVALID_VALUE, NOT_READY, failure, functions
+from tandem.libcuda import INVALID_VALUE, failure, functions
 
 NON_BLOCKING, DISABLE_TIMING = 1, 2
 COMPUTE_CAPABILITY = (75, 76)
@@ -37,6 +37,10 @@ class Driver:
     def error(self, call: str, code: int) -> DeviceError:
         """What `code` from `call` stands for, for those who call `add_node` themselves."""
         return failure(self._functions, call, code)
+
+    def address(self, name: str) -> int:
+        """Where a function of the driver lies, for native code."""
+        return ctypes.cast(self._functions[name], ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def _call(self, name: str, *arguments: Any) -> None:
         if code := self._functions[name](*arguments):
@@ -129,13 +133,6 @@ class Driver:
 
     def record(self, event: int, stream: int) -> None:
         self._call("cuEventRecord", event, stream)
-
-    def passed(self, event: int) -> bool:
-        """Whether all that was in the stream when `event` was recorded has ended."""
-        code = self._functions["cuEventQuery"](event)
-        if code not in (0, NOT_READY):
-            raise self.error("cuEventQuery", code)
-        return bool(code == 0)
 
     def wait(self, event: int) -> None:
         self._call("cuEventSynchronize", event)

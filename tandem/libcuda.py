@@ -43,7 +43,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamDestroy_v2": (_handle,),
     "cuEventCreate": (_out, c_uint),
     "cuEventRecord": (_handle, _handle),
-    "cuEventQuery": (_handle,),
     "cuEventSynchronize": (_handle,),
     "cuEventElapsedTime": (_out, _handle, _handle),
     "cuEventDestroy_v2": (_handle,),
@@ -62,10 +61,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (_handle,),
 }
 """What the driver's functions take, by the name of the symbol."""
-QUICK = ("cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventQuery")
-"""Calls that take less than it takes threads to hand the interpreter's lock to each other: they keep it."""
+QUICK = ("cuGraphAddNode_v2",)
+"""Calls by the thousand, over sooner than threads hand the interpreter's lock to each other: they keep it."""
 
-NOT_READY = 600
 OUT_OF_MEMORY, INVALID_VALUE, INVALID_IMAGE, NO_BINARY_FOR_GPU, NOT_FOUND = 2, 1, 200, 209, 500
 REMEDIES = {
     OUT_OF_MEMORY: "free memory on this GPU, or ask for a shorter context or fewer lanes",
@@ -81,7 +79,7 @@ REMEDIES = {
 }
 """By the driver's error number: what to do."""
 HOST_ALLOC = "cuMemHostAlloc"
-PINNED = "free memory of the host, or give this process or container more: copies need some 64 MiB pinned"
+PINNED = "free memory of the host, or give this process or container more: copies need some 100 MiB pinned"
 BROKEN = range(700, 800)
 """Numbers of errors after which a context takes no more calls."""
 WRONG = "a kernel went wrong: restart the process, and report it if it comes again"

@@ -16,7 +16,7 @@ from tests.fake_calls import Calls
 from tests.fake_device import Function, Graph, Memory, Node, Stream, Work, read_cubin, read_node
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_DEVICE = 1, 2, 100, 101
-INVALID_IMAGE, WRONG_GPU, NOT_FOUND, NOT_READY, LAUNCH_FAILED = 200, 209, 500, 600, 719
+INVALID_IMAGE, WRONG_GPU, NOT_FOUND, LAUNCH_FAILED = 200, 209, 500, 719
 NAMES = {1: b"CUDA_ERROR_INVALID_VALUE", 2: b"CUDA_ERROR_OUT_OF_MEMORY", 719: b"CUDA_ERROR_LAUNCH_FAILED"}
 
 
@@ -146,10 +146,6 @@ class FakeCuda(Calls):
     def _cuEventRecord(self, event: int, stream: int) -> None:
         self._use("event", event)
         self.live["event"][event] = (self._use("stream", stream), self._use("stream", stream).queued)
-
-    def _cuEventQuery(self, event: int) -> int | None:
-        stream, mark = self._use("event", event)
-        return None if stream.done >= mark else NOT_READY
 
     def _cuEventSynchronize(self, event: int) -> None:
         stream, mark = self._use("event", event)

@@ -14,9 +14,10 @@ from statistics import median
 import numpy as np
 
 from bench.gpu.driver_case import Case
+from tandem.kernels.cuda.copier import build_copier
 from tandem.runtime.executor.cuda import owned, weights
 
-TRIED = ((8, 1 << 20), (16, 1 << 20), (8, 2 << 20), (12, 2 << 20), (16, 2 << 20), (16, 4 << 20), (8, 16 << 20))
+TRIED = ((4, 4 << 20), (8, 4 << 20), (12, 1 << 20), (12, 2 << 20), (14, 2 << 20), (16, 4 << 20), (8, 16 << 20))
 
 
 def measure(case: Case, nbytes: int, folder: Path) -> tuple[float, bool]:
@@ -24,6 +25,7 @@ def measure(case: Case, nbytes: int, folder: Path) -> tuple[float, bool]:
     path = folder / f"tandem-smoke-{os.getpid()}"
     try:
         write(path, nbytes)
+        copier = weights.Copier(build_copier(path.with_suffix(".so")))
         with ExitStack() as stack:
             address = owned.memory(stack, case.driver, nbytes)
             plain = copy_rate(case, address, nbytes)
@@ -31,11 +33,12 @@ def measure(case: Case, nbytes: int, folder: Path) -> tuple[float, bool]:
             # What stands in the source comes last and counts.
             for readers, chunk in (*TRIED, (weights.READERS, weights.CHUNK)):
                 weights.READERS, weights.CHUNK = readers, chunk
-                rates = [rate(case, path, address, nbytes) for _ in range(3)]
+                rates = [rate(case, copier, path, address, nbytes) for _ in range(3)]
                 print(f"       {readers} readers of {chunk >> 20} MiB: {median(rates):.1f} GB/s")
             return median(rates) / plain, same(case, path, address, nbytes)
     finally:
         path.unlink(missing_ok=True)
+        path.with_suffix(".so").unlink(missing_ok=True)
 
 
 def write(path: Path, nbytes: int) -> None:
@@ -47,8 +50,8 @@ def write(path: Path, nbytes: int) -> None:
             file.write(block.data)
 
 
-def rate(case: Case, path: Path, address: int, nbytes: int) -> float:
-    copy = weights.Weights(case.driver, case.context, path, address, nbytes)
+def rate(case: Case, copier: weights.Copier, path: Path, address: int, nbytes: int) -> float:
+    copy = weights.Weights(case.driver, case.context, copier, path, address, nbytes)
     copy.join()
     taken = copy.ms
     copy.close()

@@ -39,6 +39,7 @@ from tandem.compile.store import write_weights
 from tandem.errors import CompileError, DeviceError
 from tandem.kernels.cuda import linear, linear_rotary, linear_tiles, parts
 from tandem.kernels.cuda.build import Cubin, Variant, compile_variant
+from tandem.kernels.cuda.copier import build_copier
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.linear_tiles import FewTiles, Matrix
 from tandem.keys import Kind
@@ -78,7 +79,8 @@ class Rig:
         first = self.program({})
         programs = [(kind, self._shape.context_class, args.rows, first) for kind in kinds]
         programs += [(Kind.EXTEND, 0, FILL, filling)]
-        self.executor = CudaExecutor(Image(geometry, folder / "w", programs, self._data), num_pages=args.at // 64 + 66)
+        image = Image(geometry, folder / "w", programs, self._data, build_copier(folder / "copier.so"))
+        self.executor = CudaExecutor(image, num_pages=args.at // 64 + 66)
         stack.callback(self.executor.close)
         self.executor.finish()
         self._passes, self._device = Passes(self.executor), Device(self.executor)

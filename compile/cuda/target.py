@@ -100,9 +100,9 @@ class CudaTarget:
         return sum(1 for _ in entries.shapes(geometry))
 
     def tools(self) -> dict[str, str]:
-        from tandem.compile.tools import triton_versions
+        from tandem.compile.tools import compiler_versions, triton_versions
 
-        return triton_versions()
+        return triton_versions() | compiler_versions()
 
     def host(self) -> Host:
         machine, gpu = this_machine(), self.gpu
@@ -126,7 +126,10 @@ class CudaTarget:
     def stage(
         self, writer: BundleWriter, plan: Plan, checkpoint: Checkpoint, scratch: Path, progress: Progress
     ) -> Staging:
+        from tandem.kernels.cuda.copier import build_copier
+
         weights = writer.path(files.WEIGHTS)
+        copier = writer.add_kernel(build_copier(scratch / "copier.so").read_bytes())
         progress.stage("weights", 20)
         stage_weights(plan, checkpoint, weights, progress)
         composer = CudaComposer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
@@ -134,7 +137,8 @@ class CudaTarget:
         staged = StagedCuda(
             plan.geometry,
             weights,
-            writer.path(files.WEIGHTS).parent / files.KERNELS,
+            weights.parent / files.KERNELS,
+            writer.path(files.kernel_file(copier)),
             tuple(StagedProgram(e.kind, e.context_class, e.rows, writer.path(e.program)) for e in records),
             self.gpu.index,
         )

@@ -184,13 +184,20 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def split_tiles(pairs: int, groups: int, itemsize: int) -> Tiles:
-    """Tiles for a pass of `pairs` (row, query head) pairs of a kv head over a context of `groups` groups."""
+def split_tiles(pairs: int, groups: int, itemsize: int, tree: bool) -> Tiles:
+    """Tiles for a pass of `pairs` (row, query head) pairs of a kv head over a context of `groups` groups.
+
+    Those that were fastest in whole passes; docs/measurements.md says of which.
+    """
     if itemsize == 4:
         return Tiles(16, 4, 1)
-    if pairs > 32 and groups <= NUM_SMALL.value:  # groups of two tiles of keys, which need no long pipeline
-        return Tiles(64, 8, 2)
-    return Tiles(min(64, padded(pairs)), 4, 3)
+    if pairs <= 32:
+        return Tiles(padded(pairs), 4, 3)
+    if groups <= NUM_SMALL.value:  # groups of two tiles of keys
+        if pairs <= 128:
+            return Tiles(32, 4, 3)
+        return Tiles(64, 8, 3) if tree else Tiles(64, 4, 2)
+    return Tiles(128, 8, 2) if pairs > 128 and not tree else Tiles(64, 4, 3)
 
 
 def attention_works(
@@ -214,7 +221,7 @@ def attention_works(
     elements of `itemsize` bytes; positions stay below `context`.
     """
     pairs, groups = rows * heads // kv_heads, num_groups(context)
-    cut = tiles or split_tiles(pairs, groups, itemsize)
+    cut = tiles or split_tiles(pairs, groups, itemsize, tree)
     # A run of one lane ends with a tile that is not full: up to one more tile per further lane.
     needed = -(-pairs // cut.bm)
     most = min(rows, needed + max_lanes - 1)
@@ -228,10 +235,10 @@ def attention_works(
     )  # fmt: skip
     if tree:
         tail = work(
-            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=4,
+            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=8 if groups <= NUM_SMALL.value else 4,
             BG=1 << (heads // kv_heads - 1).bit_length(), **shapes, **where,
         )  # fmt: skip
         return [("attention_split", split), ("attention_tail", tail)]
-    warps, depth = (4 if rows == 1 else 2, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
+    warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
     merge = work((rows, heads), num_warps=warps, DEPTH=depth, **shapes)
     return [("attention_split", split), ("attention_merge", merge)]

@@ -99,28 +99,38 @@ def split_tile(
     """
     pair = first_pair + tl.arange(0, BM)
     row, head, inside = run + pair // G, kv_head * G + pair % G, pair < run_rows * G
-    if TREE or ROWS == 1:
-        end = seen
+    first = first_position(group)
+    behind = first_position(group + 1)
+    # Positions below `whole`, the end of a tile, are seen by every row: nothing is masked there.
+    if TREE:
+        end = tl.minimum(seen, behind)
+        whole = end
+    elif ROWS == 1:
+        end = tl.minimum(seen, behind)
+        whole = first
     else:
         own = tl.load(position + row, mask=inside, other=-1)
-        end = tl.max(own, 0) + 1
-    first = first_position(group)
-    end = tl.minimum(end, first_position(group + 1))
+        end = tl.minimum(tl.max(own, 0) + 1, behind)
+        least = tl.min(tl.where(inside, own, behind), 0) + 1
+        whole = tl.maximum(first, tl.minimum(least // TILE * TILE, end // TILE * TILE))
     if first < end:
         next_page = tl.load(table + first // TILE)
         rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
         part_m, part_l, part_acc = empty(BM, BD)
         part_m, sums, part_acc = begun(part_m, part_l, part_acc)
         place = tl.arange(0, TILE)
-        for start in range(first, end, TILE):
-            page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
-            # One tile ahead: a page's number is not waited for, and takes no stage of the pipeline of loads.
-            next_page = tl.load(table + start // TILE + 1, mask=end - start > TILE, other=0)
-            if TREE:
+        # One tile ahead: a page's number is not waited for, and takes no stage of the pipeline of loads.
+        if TREE or ROWS > 1:
+            for start in range(first, whole, TILE):
+                page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
+                next_page = tl.load(table + start // TILE + 1, mask=end - start > TILE, other=0)
                 k = load_rows(k_cache + page, place * D, None, D, BD)
                 v = load_rows(v_cache + page, place * D, None, D, BD)
                 part_m, sums, part_acc = take_tile(rows, k, v, None, part_m, sums, part_acc, SCALE)
-            else:
+        if not TREE:
+            for start in range(whole, end, TILE):
+                page = next_page.to(tl.int64) * PAGE + kv_head * TILE * D
+                next_page = tl.load(table + start // TILE + 1, mask=end - start > TILE, other=0)
                 written = start + place < end
                 k = load_rows(k_cache + page, place * D, written, D, BD)
                 v = load_rows(v_cache + page, place * D, written, D, BD)

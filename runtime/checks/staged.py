@@ -61,11 +61,12 @@ class EntryFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StagedCuda(msgspec.Struct, tag_field="device", tag="cuda", forbid_unknown_fields=True):
-    """Paths of what was built for a GPU; `cubins` is the folder that holds <sha256>.cubin."""
+    """Paths of what was built for a GPU; `cubins` is the folder that holds <sha256>.cubin, `copier` a library."""
 
     geometry: Geometry
     weights: str
     cubins: str
+    copier: str
     programs: list[EntryFile]
     device_index: int = 0
 
@@ -87,6 +88,7 @@ class StagedCuda(msgspec.Struct, tag_field="device", tag="cuda", forbid_unknown_
             weights=Path(self.weights),
             programs=[(entry.kind, entry.context_class, entry.rows, decoded[entry.path]) for entry in self.programs],
             cubins=lambda sha256: (Path(self.cubins) / f"{sha256}.cubin").read_bytes(),
+            copier=Path(self.copier),
             device=self.device_index,
         )
         return open_image(image, pages=(least, most), poison=True)

@@ -19,6 +19,7 @@ from tests.artifacts import sample
 
 DEVICE = "cuda-sm90"
 CUBINS = b"\x7fELF no real cubin", b"\x7fELF nor this"
+LIBRARY = b"\x7fELF no real library"
 GPU = Gpu(0, "NVIDIA H200", "nvidia-h200", "9.0", 132, 140 << 30, "13.0", "00000000-0000-0000-0000-000000000000")
 A100 = replace(GPU, name="NVIDIA A100", product="nvidia-a100", capability="8.0")
 HERE = Survey((GPU,))
@@ -65,6 +66,7 @@ def write(target: Path, *, cubins: tuple[bytes, ...] = CUBINS, lanes: int = 1, *
     made = draft(**changes)
     with BundleWriter(target) as writer:
         sample.fill_data(writer)
+        writer.add_kernel(LIBRARY)
         binaries = tuple(writer.add_cubin(data) for data in cubins)
         for name in sorted({entry.program for entry in made.entries}):
             rows = int(name.removesuffix(".tdp").rpartition("-")[2] if "-" in name else 1)

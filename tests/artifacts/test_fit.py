@@ -103,12 +103,19 @@ CUDA_HOST = Host(
         ([], Grade.REFUSED, ["cuda"]),
     ],
 )
-@pytest.mark.parametrize("machine", [MACHINE, ARM, replace(MACHINE, cores=1, abi="linux", flags=frozenset())])
-def test_a_gpu_bundle_asks_for_a_gpu_and_nothing_else(
+@pytest.mark.parametrize("machine", [MACHINE, replace(MACHINE, product="other", cores=1, flags=frozenset())])
+def test_a_gpu_bundle_asks_for_a_gpu_and_for_no_kind_of_core(
     machine: Machine, gpus: list[Gpu], wanted: Grade, fields: list[str]
 ) -> None:
     fit = grade(CUDA_HOST, machine, gpus)
     assert (fit.grade, [reason.field.rpartition(".")[2] for reason in fit.reasons]) == (wanted, fields)
+
+
+@pytest.mark.parametrize(("machine", "field"), [(ARM, "arch"), (replace(MACHINE, abi="linux-musl"), "abi")])
+def test_a_gpu_bundle_brings_a_library_of_one_kind_of_machine(machine: Machine, field: str) -> None:
+    fit = grade(CUDA_HOST, machine, [H200])
+    assert fit.grade is Grade.REFUSED
+    assert [reason.field for reason in fit.reasons] == [f"host.validity.{field}"]
 
 
 def test_the_first_gpu_that_fits_is_taken() -> None:

@@ -56,7 +56,7 @@ def test_the_request_arrives_and_the_result_comes_back(monkeypatch: pytest.Monke
 def test_a_cuda_request_names_every_entry_and_the_folder_of_cubins(tmp_path: Path) -> None:
     shared = tmp_path / "chain-1024-4.tdp"
     programs = tuple(door.StagedProgram(kind, 1024, 4, shared) for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN))
-    staged = door.StagedCuda(GEOMETRY, tmp_path / "w", tmp_path / "kernels", programs, device_index=1)
+    staged = door.StagedCuda(GEOMETRY, tmp_path / "w", tmp_path / "kernels", tmp_path / "c", programs, device_index=1)
     request = json.loads(json.dumps(staged.request()))
     assert request.pop("geometry")["kv_planes"] == [[2, 64], [2, 64]]
     entry = {"context_class": 1024, "rows": 4, "path": str(shared)}
@@ -64,6 +64,7 @@ def test_a_cuda_request_names_every_entry_and_the_folder_of_cubins(tmp_path: Pat
         "device": "cuda",
         "weights": str(tmp_path / "w"),
         "cubins": str(tmp_path / "kernels"),
+        "copier": str(tmp_path / "c"),
         "programs": [{"kind": "extend"} | entry, {"kind": "verify-chain"} | entry],
         "device_index": 1,
     }

@@ -45,23 +45,25 @@ def _levels() -> tuple[str, ...]:
 LEVELS = _levels()
 
 
-def _target(isa: str) -> Path:
-    made_of = (build.sources_digest(), *build.FLAGS, *build.isa_flags(isa), build.compiler_version(build.compiler()))
-    return CACHE / f"{isa}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+def kept(name: str, made_of: Sequence[str], make: Callable[[Path], Path]) -> Path:
+    """What the C++ compiler makes of `made_of`, from the cache where neither has changed."""
+    compiler = build.compiler_version(build.compiler())
+    target = CACHE / f"{name}-{hashlib.sha256(repr((*made_of, compiler)).encode()).hexdigest()[:16]}.so"
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        for stale in CACHE.glob(f"{name}-{'?' * 16}.so"):
+            stale.unlink(missing_ok=True)
+        # Other sessions may build beside this one: the finished file appears whole or not at all.
+        make(partial := target.with_suffix(f".{os.getpid()}"))
+        partial.rename(target)
+    return target
 
 
 @cache
 def library(isa: str = LEVELS[0]) -> Path:
     """The compiled library of a level, from the cache where nothing that makes it has changed."""
-    target = _target(isa)
-    if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        for stale in CACHE.glob(f"{isa}-{'?' * 16}.so"):
-            stale.unlink(missing_ok=True)
-        # Other sessions may build beside this one: the finished file appears whole or not at all.
-        build.build_library(isa, partial := target.with_suffix(f".{os.getpid()}"))
-        partial.rename(target)
-    return target
+    made_of = (build.sources_digest(), *build.FLAGS, *build.isa_flags(isa))
+    return kept(isa, made_of, lambda target: build.build_library(isa, target))
 
 
 @cache

@@ -74,7 +74,7 @@ def test_numbers_are_those_of_cuda_h(header: Path) -> None:
         assert found, name
         return int(found.group(1), 0)
 
-    for name in ("INVALID_VALUE", "OUT_OF_MEMORY", "INVALID_IMAGE", "NO_BINARY_FOR_GPU", "NOT_FOUND", "NOT_READY"):
+    for name in ("INVALID_VALUE", "OUT_OF_MEMORY", "INVALID_IMAGE", "NO_BINARY_FOR_GPU", "NOT_FOUND"):
         assert getattr(libcuda, name) == number(f"CUDA_ERROR_{name}")
     remedied = {number(f"CUDA_ERROR_{name}"): words for name, words in (
         ("OUT_OF_MEMORY", "free memory"),

@@ -23,6 +23,7 @@ from tandem.runtime.executor.cuda.image import CODE_BYTES
 from tandem.runtime.gpu import Room, open_image, pages_that_fit
 from tandem.runtime.loading import LoadOptions, lane_pages, load
 from tandem.runtime.request import FinishReason
+from tests.copier import copier
 from tests.fake_device import Node
 from tests.runtime.executor.cuda.echo import Gone, Gpu
 from tests.runtime.executor.cuda.sample import CUBINS, GEOMETRY, LAYOUT, SCRATCH_BYTES, WEIGHT_BYTES, image, program
@@ -110,6 +111,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         on_gpu=True,
         gpu=SimpleNamespace(index=0),
         weights=None,
+        library_path=copier(),
         programs=entries,
         cubin=CUBINS.__getitem__,
         fit=lambda: SimpleNamespace(reasons=()),

@@ -23,6 +23,8 @@ from tandem.keys import Kind
 from tandem.runtime import gpu as door
 from tandem.runtime.loading import load
 from tests.artifacts import cuda_sample, sample
+from tests.copier import copier
+from tests.kernels.harness import library as kernels
 from tests.runtime.executor.cuda.echo import Gpu
 from tests.runtime.executor.cuda.sample import CUBINS, FIRST, GEOMETRY, IO, SCRATCH, program
 from tests.service import byte_tokenizer
@@ -52,7 +54,7 @@ def write(
     *,
     geometry: Geometry = GEOMETRY,
     cubins: tuple[bytes, ...] = (),
-    library: bytes = b"",
+    library: bytes | None = None,
     files: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
@@ -64,8 +66,7 @@ def write(
         sample.fill_data(writer, weights=weights, tokenizer=json.loads(byte_tokenizer().to_str()), **(files or {}))
         for cubin in (*CUBINS.values(), *cubins):
             writer.add_cubin(cubin)
-        if library:
-            writer.add_kernel(library)
+        writer.add_kernel(copier().read_bytes() if library is None else library)
         for name in {each.program for each in told["entries"]}:
             writer.add(name, encode(change(program(0))))
         writer.publish(made)
@@ -169,9 +170,16 @@ def test_a_key_that_comes_twice_is_not_even_written(tmp_path: Path) -> None:
         write(tmp_path / "b", entries=(entry(Kind.EXTEND, 128), entry(Kind.EXTEND, 128, name="two")))
 
 
-def test_a_library_is_no_kernel_of_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(BundleCorrupt, match=r"\.so: no code for cuda-sm90"):
-        write(tmp_path / "b", library=CUBINS[FIRST])
+@pytest.mark.parametrize("library", [b"", b"\x7fELF", CUBINS[FIRST]])
+def test_what_is_no_library_brings_no_weights(gpu: Gpu, tmp_path: Path, library: bytes) -> None:
+    refused(gpu, write(tmp_path / "b", library=library), BundleCorrupt, r"\.so: brings no weights to a GPU")
+
+
+def test_another_library_brings_no_weights(gpu: Gpu, tmp_path: Path) -> None:
+    another = kernels().read_bytes()
+    refused(
+        gpu, write(tmp_path / "b", library=another), BundleCorrupt, r"\.so: brings no weights to a GPU \(.*tdm_copy"
+    )
 
 
 @pytest.mark.parametrize(

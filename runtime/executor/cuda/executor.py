@@ -24,7 +24,7 @@ from tandem.runtime.executor.cuda.modules import Modules
 from tandem.runtime.executor.cuda.passes import Passes
 from tandem.runtime.executor.cuda.shelf import Shelf
 from tandem.runtime.executor.cuda.slots import Slots
-from tandem.runtime.executor.cuda.weights import Weights
+from tandem.runtime.executor.cuda.weights import Copier, Weights
 from tandem.runtime.executor.regions import check_regions, kv_bytes
 from tandem.runtime.executor.snapshot import Snapshot
 
@@ -40,7 +40,7 @@ class CudaExecutor:
     `num_pages` sizes the KV pool. `poison` fills scratch, KV, states and factors with NaNs, so that a read of anything
     never written shows. Raises BundleMismatch for too little memory or another GPU's kernels, BundleCorrupt for
     programs that do not go with their kernels, DeviceError for what the driver refuses: before any kernel runs, leaving
-    nothing behind.
+    nothing behind. Weights that cannot be read are told by the first pass, or by `finish`.
     """
 
     def __init__(self, image: Image, *, num_pages: int, poison: bool = False, driver: Driver | None = None) -> None:
@@ -48,7 +48,7 @@ class CudaExecutor:
         self.num_slots = image.geometry.max_lanes if image.geometry.recurrent_layers else 0
         self.entries = [(kind, context, rows) for kind, context, rows, _ in image.programs]
         self._driver, self._stack = driver or Driver(), ExitStack()
-        self._sizes = region_bytes(image, num_pages)
+        self._copier, self._sizes = Copier(image.copier), region_bytes(image, num_pages)
         for program in image.distinct:
             check_regions(program, IoLayout(image.geometry), self._sizes["weights"])
             graphs.require(program)
@@ -66,7 +66,8 @@ class CudaExecutor:
         self._context, self._thread = owned.context(stack, driver, device), threading.get_ident()
         check_room(self._sizes, *driver.memory())
         self._bases = {name: owned.memory(stack, driver, nbytes) for name, nbytes in self._sizes.items()}
-        self._weights = Weights(driver, self._context, image.weights, self._bases["weights"], self._sizes["weights"])
+        place = self._bases["weights"], self._sizes["weights"]
+        self._weights = Weights(driver, self._context, self._copier, image.weights, *place)
         stack.callback(self._weights.close)
         self._modules = Modules(driver, image.cubin, image.distinct, driver.capability(device))
         stack.callback(self._modules.close)
@@ -82,9 +83,7 @@ class CudaExecutor:
         stack.callback(self._shelf.close)
         self._shelf.make_hot()
         self._shelf.start_rest()
-        self._weights.join()
-        driver.synchronize(self._passes.stream)
-        self._is_open = True
+        self._is_open, self._is_filled = True, False
 
     @property
     def ready(self) -> bool:
@@ -92,7 +91,8 @@ class CudaExecutor:
         return self._shelf.ready
 
     def finish(self) -> None:
-        """Waits until `ready`. Raises what stands in the way."""
+        """Waits until `ready`, and for the weights. Raises what stands in the way."""
+        self._enter()
         self._shelf.finish()
 
     @property
@@ -146,11 +146,19 @@ class CudaExecutor:
         if self._is_open:
             self._is_open = False
             try:
-                self._enter()
+                self._make_current()
             finally:
                 self._stack.close()
 
     def _enter(self) -> None:
+        """Waits for the weights, which arrive beside whatever else a start takes, before anything uses the device."""
+        self._make_current()
+        if not self._is_filled:
+            self._weights.join()
+            self._driver.synchronize(self._passes.stream)
+            self._is_filled = True
+
+    def _make_current(self) -> None:
         """The context is current per thread, and the thread that loads need not be the one that serves."""
         if threading.get_ident() != self._thread:
             self._driver.set_current(self._context)

@@ -29,14 +29,15 @@ class Image:
     """What the executor takes from an opened bundle.
 
     `weights` is the safetensors file, whose offsets are the weight region's; `cubins` gives a cubin's bytes for its
-    sha256; `device` counts the GPUs that CUDA_VISIBLE_DEVICES lets be seen. `bundle` is its content id, by which
-    snapshots know whose they are; "" before it is sealed.
+    sha256; `copier` is the library that brings the weights over; `device` counts the GPUs that CUDA_VISIBLE_DEVICES
+    lets be seen. `bundle` is its content id, by which snapshots know whose they are; "" before it is sealed.
     """
 
     geometry: Geometry
     weights: Path
     programs: Sequence[EntryProgram]
     cubins: Callable[[str], bytes] | Mapping[str, bytes]
+    copier: Path
     device: int = 0
     bundle: str = ""
 

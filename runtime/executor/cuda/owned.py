@@ -49,9 +49,3 @@ def stream(stack: ExitStack, driver: Driver) -> int:
     stack.callback(driver.stream_destroy, made)
     stack.callback(driver.synchronize, made)
     return made
-
-
-def event(stack: ExitStack, driver: Driver) -> int:
-    made = driver.event()
-    stack.callback(driver.event_destroy, made)
-    return made

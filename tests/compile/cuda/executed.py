@@ -15,6 +15,7 @@ from tandem.runtime.executor.cuda.executor import CudaExecutor
 from tandem.runtime.executor.cuda.image import Image
 from tandem.runtime.rows import Span, extend_rows
 from tests.compile.cuda import gated
+from tests.copier import copier
 
 MOST_OUTPUTS = gated.IO.geometry.max_outputs
 TOKENS = [(7 * i * i + 3) % gated.VOCAB for i in range(max(gated.BUCKETS))]
@@ -27,7 +28,7 @@ ERRORS = {"fp32": 1e-5, "bf16": 2e-2}
 def image(programs: Sequence[Program], weights: Path, cubins: Mapping[str, bytes], device: int = 0) -> Image:
     """What the executor takes: `programs` are one a bucket."""
     entries = [(Kind.EXTEND, 0, rows, program) for rows, program in zip(gated.BUCKETS, programs, strict=True)]
-    return Image(gated.IO.geometry, weights, entries, cubins, device)
+    return Image(gated.IO.geometry, weights, entries, cubins, copier(), device)
 
 
 def logits(executor: CudaExecutor, tokens: list[int]) -> np.ndarray:

@@ -15,6 +15,7 @@ from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import CONSTANT, EDGE, LAUNCH, PARAM, Kernel, Program, Region, decode, encode
 from tandem.keys import Kind, context_classes
 from tandem.runtime.executor.cuda.image import EntryProgram, Image
+from tests.copier import copier
 from tests.fake_device import make_cubin
 
 GEOMETRY = Geometry(
@@ -98,4 +99,4 @@ def weights() -> bytes:
 def image(folder: Path, programs: Sequence[EntryProgram] | None = None) -> Image:
     """An image whose weights lie in `folder`."""
     (folder / "weights.safetensors").write_bytes(weights())
-    return Image(GEOMETRY, folder / "weights.safetensors", programs or entries(), CUBINS)
+    return Image(GEOMETRY, folder / "weights.safetensors", programs or entries(), CUBINS, copier())

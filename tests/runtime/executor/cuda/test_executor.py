@@ -36,6 +36,7 @@ def test_regions_hold_weights_and_zeros(executor: CudaExecutor, gpu: Gpu) -> Non
 
 def test_poison_fills_scratch_and_kv_alone(gpu: Gpu, tmp_path: Path) -> None:
     made = CudaExecutor(image(tmp_path), num_pages=NUM_PAGES, poison=True, driver=Driver(gpu))
+    made.finish()
     for nbytes in (NUM_PAGES * GEOMETRY.page_bytes, 4096):
         assert set(gpu.region(nbytes)) == {0xFF}
     assert not gpu.region(LAYOUT.nbytes).any()

@@ -100,6 +100,7 @@ def test_slots_and_factors_count_beside_pages(tmp_path: Path, gpu: HybridGpu) ->
 
 def test_poison_fills_states_and_factors(tmp_path: Path, gpu: HybridGpu) -> None:
     made = CudaExecutor(hybrid(tmp_path), num_pages=NUM_PAGES, poison=True, driver=Driver(gpu))
+    made.finish()
     for nbytes in (GEOMETRY.max_lanes * STATE_BYTES, FACTOR_BYTES):
         assert set(gpu.region(nbytes)) == {0xFF}
     made.close()
