@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on one: tests, then figures, the table last.
 #
-#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers, hybrid27b, demo-hybrid; without any: all, in this order
+#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers, hybrid27b, demo-hybrid; without any: all
 #
 # Run from anywhere with the packages of `tandem-llm[compile,dev]` importable (PYTHONPATH is kept). It takes:
 #   SMOLLM2      a checkpoint to compile (a folder, a GGUF); default: random weights of its shape
