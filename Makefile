@@ -1,4 +1,5 @@
-# make demo: from a checkpoint to exact text. make test: the test suite. make bench: figures beside peers.
+# make demo: from a checkpoint to exact text. make demo-hybrid: the same with the hybrid that lies in bench/.
+# make test: the test suite. make bench: figures beside peers.
 # Each makes .venv first, once per pyproject.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -11,11 +12,14 @@ BUILDER := $(VENV)/.builder-$(HASH)
 DEVELOPER := $(VENV)/.developer-$(HASH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo bench test lint wheel install clean
+.PHONY: demo demo-hybrid bench test lint wheel install clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILDER)
 	@$(BIN)/python bench/demo.py
+
+demo-hybrid: $(BUILDER)
+	@$(BIN)/python bench/demo.py hybrid
 
 # Peers come first, each in its own environment in .peers; those that cannot be installed are left out.
 bench: $(BUILDER)

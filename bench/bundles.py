@@ -1,4 +1,4 @@
-"""The benchmark's bundles: compiled from the one checkpoint for this CPU, and reused while the sources stay the same.
+"""The benchmark's bundles: compiled from a checkpoint for this CPU, and reused while it and the sources stay the same.
 
 Knows nothing of how they are run.
 """
@@ -6,25 +6,28 @@ Knows nothing of how they are run.
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from answer import CommandError, command
-from smollm2 import SHA256
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".demo"
+HYBRID = ROOT / "bench" / "demo-hybrid"
+"""The small hybrid's checkpoint; `docs/training.md` says how it came about."""
 # What a bundle is made from besides the checkpoint.
 SOURCES = ("tandem", "artifacts", "compile", "kernels")
 
 
-def place(profile: str) -> Path:
-    return FOLDER / f"smollm2-{profile}"
+def place(profile: str, model: str = "smollm2") -> Path:
+    return FOLDER / f"{model}-{profile}"
 
 
-def build(checkpoint: Path, profile: str) -> bool:
+def build(checkpoint: Path, profile: str, model: str = "smollm2") -> bool:
     """Compile a bundle to its `place`; False if a sound one made from these very sources lies there already."""
-    bundle = place(profile)
-    stamp, sources = bundle.with_suffix(".sources"), fingerprint()
+    bundle = place(profile, model)
+    stamp, sources = bundle.with_suffix(".sources"), fingerprint(checkpoint)
     if bundle.is_dir() and stamp.is_file() and stamp.read_text() == sources and sound(bundle):
         return False
     FOLDER.mkdir(exist_ok=True)
@@ -32,6 +35,15 @@ def build(checkpoint: Path, profile: str) -> bool:
     command("tandem-compile", checkpoint, *flags, quiet=False)
     stamp.write_text(sources)
     return True
+
+
+def build_all(checkpoint: Path, profiles: Iterable[str], model: str = "smollm2") -> dict[str, Path]:
+    """Bundles by profile, each in its place."""
+    found = {profile: place(profile, model) for profile in profiles}
+    for profile, bundle in found.items():
+        print(f"bundle {bundle}", file=sys.stderr)
+        build(checkpoint, profile, model)
+    return found
 
 
 def sound(bundle: Path) -> bool:
@@ -43,9 +55,13 @@ def sound(bundle: Path) -> bool:
     return True
 
 
-def fingerprint() -> str:
-    """sha256 over the checkpoint's digest and the sources that read, lower, prove and write."""
-    total = hashlib.sha256(SHA256.encode())
+def fingerprint(checkpoint: Path) -> str:
+    """sha256 over the checkpoint's files and the sources that read, lower, prove and write."""
+    total = hashlib.sha256()
+    parts = [checkpoint] if checkpoint.is_file() else sorted(checkpoint.glob("*"))
+    for path in parts:
+        if path.suffix in {".gguf", ".json", ".safetensors"}:
+            total.update(f"{path.name}\0".encode() + path.read_bytes())
     for room in SOURCES:
         for path in sorted((ROOT / room).rglob("*.*")):
             if path.suffix in {".py", ".cpp", ".h"}:

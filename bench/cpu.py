@@ -103,12 +103,7 @@ def find_bundles(given: list[Path] | None) -> dict[str, Path]:
     """Bundles by profile: those given, or those in .demo, compiled where they are missing or old."""
     if given:
         return {bundles.profile_of(path): path for path in given}
-    checkpoint, found = fetch(), dict[str, Path]()
-    for profile in PROFILES:
-        print(f"bundle {bundles.place(profile)}", file=sys.stderr)
-        bundles.build(checkpoint, profile)
-        found[profile] = bundles.place(profile)
-    return found
+    return bundles.build_all(fetch(), PROFILES)
 
 
 def write(options: argparse.Namespace, context: Context, found: list[Figure]) -> None:

@@ -13,7 +13,7 @@ from spread import Goal, Spread
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a figure's table. `unit` is "x", "%", "tok/s", "ms", ...; `note` stands behind it."""
+    """One row of a figure's table. `unit` is "x", "%", "tok/s", "ms", "nats", ...; `note` stands behind it."""
 
     name: str
     spread: Spread
@@ -24,7 +24,12 @@ class Line:
     @property
     def digits(self) -> int:
         """Places behind the point that are worth showing."""
-        return 2 if self.unit in {"x", "s"} else 1
+        return {"x": 2, "s": 2, "nats": 6}.get(self.unit, 1)
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is a goal that is not reached."""
+        return self.goal is not None and self.goal.verdict(self.spread.median) == "missed"
 
     def text(self) -> str:
         goal = ""

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on one: tests, then figures, the table last.
 #
-#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers, hybrid27b; without any: all, in this order
+#   bench/gpu.sh [STEP...]     steps: tests, bundles, smollm2, dense27b, peers, hybrid27b, demo-hybrid; without any: all
 #
 # Run from anywhere with the packages of `tandem-llm[compile,dev]` importable (PYTHONPATH is kept). It takes:
 #   SMOLLM2      a checkpoint to compile (a folder, a GGUF); default: random weights of its shape
@@ -98,19 +98,27 @@ hybrid27b() { # 54 GB beside what lies there
   figures hybrid27b hybrid --hybrid27b "$BUNDLES/hybrid27b"
 }
 
+demo-hybrid() { # real text: a check of every bit, then 200,000 greedy tokens; what was compared by LIMIT counts later
+  if [ ! -f "$BUNDLES/demo-hybrid/manifest.json" ]; then
+    run compile-demo-hybrid tandem compile.cli bench/demo-hybrid --device cuda-sm90 -o "$BUNDLES/demo-hybrid" -q
+  fi
+  run spec-demo-hybrid tandem runtime.checks.cli spec "$BUNDLES/demo-hybrid" --quick
+  run exact-demo-hybrid timeout "$LIMIT" "$PYTHON" bench/exact.py "$BUNDLES/demo-hybrid" --journal "$OUT/exact.jsonl"
+}
+
 peers() {
   bundles
   figures peers decode --smollm2 "$BUNDLES/smollm2" --dense27b "$BUNDLES/dense27b"
 }
 
 if [ $# -eq 0 ]; then
-  set -- tests bundles smollm2 dense27b peers hybrid27b
+  set -- tests bundles smollm2 dense27b peers hybrid27b demo-hybrid
 fi
 for step in "$@"; do
   case $step in
-    tests | bundles | smollm2 | dense27b | hybrid27b | peers) ;;
+    tests | bundles | smollm2 | dense27b | hybrid27b | demo-hybrid | peers) ;;
     *)
-      echo "error: there is no step $step; there are tests, bundles, smollm2, dense27b, hybrid27b and peers" >&2
+      echo "error: there is no step $step; there are tests, bundles, smollm2, dense27b, hybrid27b, demo-hybrid and peers" >&2
       exit 2
       ;;
   esac

@@ -44,6 +44,9 @@ class Spread:
         return Spread(self.runs + other.runs)
 
     def text(self, digits: int) -> str:
+        """The median, and behind it the least and the greatest where there are several runs."""
+        if len(self.runs) == 1:
+            return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.least:.{digits}f} to {self.greatest:.{digits}f})"
 
     def record(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Transformers, bf16, eager, greedy, with its own KV cache: a bare loop over the model's forward, so that no time
-goes to `generate`'s own bookkeeping.
+"""Transformers, eager, greedy, with its own cache: a bare loop over the model's forward, so that no time goes to
+`generate`'s own bookkeeping.
 
-Arguments: a Hugging Face folder, threads.
+Arguments: a Hugging Face folder, threads, a dtype of torch (default: bfloat16).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ def load() -> tuple[str, Generate]:
     from transformers import AutoModelForCausalLM, DynamicCache
 
     torch.set_num_threads(int(sys.argv[2]))
-    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16, attn_implementation="eager").eval()
-    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
-    assert all(type(layer.self_attn.q_proj) is torch.nn.Linear for layer in model.model.layers)
+    dtype = getattr(torch, sys.argv[3]) if len(sys.argv) > 3 else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=dtype, attn_implementation="eager").eval()
+    assert {weight.dtype for weight in model.parameters()} == {dtype}
+    assert all(type(layer.mlp.up_proj) is torch.nn.Linear for layer in model.model.layers)
 
     @torch.inference_mode()
     def generate(ids: list[int], num_tokens: int) -> dict[str, Any]:

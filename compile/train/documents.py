@@ -58,8 +58,7 @@ class Collector:
                 taken = self._taken[package.name, domain] + len(text)
                 if taken <= package.share * self.package_bytes and self._admit(path, text):
                     self._taken[package.name, domain] = taken
-                    key = zlib.crc32(f"{package.name}/{path}".encode()) % 1000
-                    yield Document(domain, package.name, path, key < HELD_OUT_PERMILLE[domain], text)
+                    yield Document(domain, package.name, path, is_held_out(domain, package.name, path), text)
 
     def _admit(self, path: str, text: str) -> bool:
         if not (is_code(text) if path.endswith(CODE) else is_prose(text)):
@@ -71,6 +70,11 @@ class Collector:
             return False
         self._lines.update(mark for mark, _ in marks)
         return True
+
+
+def is_held_out(domain: str, package: str, path: str) -> bool:
+    """Whether training never sees a file: its name alone decides, so it is the same ones in every corpus."""
+    return zlib.crc32(f"{package}/{path}".encode()) % 1000 < HELD_OUT_PERMILLE[domain]
 
 
 def clean(content: bytes) -> str:

@@ -11,6 +11,7 @@ def test_median_least_and_greatest() -> None:
     runs = Spread.of([3.0, 1.0, 2.0, 10.0])
     assert (runs.median, runs.least, runs.greatest) == (2.5, 1.0, 10.0)
     assert runs.text(1) == "2.5 (1.0 to 10.0)"
+    assert Spread.of([2.5]).text(2) == "2.50"
 
 
 def test_a_ratio_is_taken_run_by_run() -> None:

@@ -13,10 +13,8 @@ def test_an_unknown_step_is_refused_with_those_there_are(tmp_path: Path) -> None
     done = subprocess.run(["bash", SCRIPT, "tests", "speed"], capture_output=True, text=True, env=environment)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert (
-        done.stderr
-        == "error: there is no step speed; there are tests, bundles, smollm2, dense27b, hybrid27b and peers\n"
-    )
+    steps = "tests, bundles, smollm2, dense27b, hybrid27b, demo-hybrid and peers"
+    assert done.stderr == f"error: there is no step speed; there are {steps}\n"
 
 
 def test_a_step_that_fails_is_told_by_the_exit_code_and_the_next_still_runs(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""The demos' bundles: what makes one old, and which demos there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bundles
+import demo
+from tests.tiny import make_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(bundles, "FOLDER", tmp_path / "made")
+    return make_checkpoint(tmp_path / "tiny", "qwen3_5-tied", max_position_embeddings=512)
+
+
+def test_a_bundle_is_made_anew_when_a_weight_changes_but_not_for_its_card(checkpoint: Path) -> None:
+    before = bundles.fingerprint(checkpoint)
+    (checkpoint / "README.md").write_text("A card.\n")
+    assert bundles.fingerprint(checkpoint) == before
+    weights = checkpoint / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert bundles.fingerprint(checkpoint) != before
+
+
+def test_a_demo_shows_one_text_and_builds_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = (demo.Ask("> some code", "def add(first, second):\n", 16, raw=True), demo.Ask("> a chat", "Where is it?", 8))
+    monkeypatch.setitem(demo.DEMOS, "hybrid", demo.Demo("tiny", lambda: checkpoint, asks))
+    assert demo.main("hybrid") == 0
+    out, err = capsys.readouterr()
+    assert "compiled for this CPU" in err
+    assert [line.split()[2] for line in out.splitlines() if line.startswith("identical text")] == ["yes", "yes"]
+    assert out.count("tokens a second") == 2
+    assert not bundles.build(checkpoint, "bf16", "tiny")
+
+
+def test_a_demo_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main("opera") == 2
+    assert capsys.readouterr().err == "error: there is no demo opera; there are smollm2, hybrid\n"
