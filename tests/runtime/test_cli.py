@@ -170,6 +170,7 @@ def ctrl_c() -> None:
     """What a terminal sends, once an answer is being waited for."""
     while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         time.sleep(1e-3)
+    time.sleep(0.05)  # Python's locks do not hear a signal that comes while they are about to wait
     os.kill(os.getpid(), signal.SIGINT)
 
 
