@@ -1,6 +1,6 @@
 """What a compile will do, settled before anything is written: spec, device, geometry, entries, configuration.
 
-Reads the checkpoint's header and config, no weights.
+Reads the checkpoint's header and config, no weights but those of a tied head that is stored all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.models.families import resolve
 from tandem.compile.models.spec import LlamaSpec
+from tandem.compile.models.weights import require_tensors
 from tandem.compile.profile import Profile, find_profile
 from tandem.compile.sources import source_digests
 from tandem.compile.store import weight_bytes
@@ -68,13 +69,15 @@ def make_plan(
 ) -> Plan:
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
-    Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes.
+    Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes,
+    CheckpointError for tensors that are missing, misshapen or unknown.
     """
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
     target = find_target(device, spec, chosen)
     target.require(spec, chosen)
     context = _context(spec, context_length)
     geometry = target.geometry(spec, chosen, context)
+    require_tensors(spec, checkpoint)
     resolved = Resolved(
         checkpoint=digest,
         spec=asdict(spec),

@@ -45,7 +45,7 @@ def write_weights(
 ) -> None:
     """Writes `path`: matrices and vectors in `layout`, rope tables of every position a row may stand at.
 
-    `advance` hears of the bytes written. Raises CheckpointError for a tensor that is missing or misshapen.
+    `advance` hears of the bytes written. Raises CheckpointError for a tensor that is missing, misshapen or not finite.
     """
     # The rows of a verify may stand behind the last position of the context.
     cos, sin = rope_tables(spec.rope, spec.rotary_dim, context_length + MAX_TREE_ROWS)

@@ -1,6 +1,7 @@
 """Bundles of tiny checkpoints, each compiled once per session by the real command.
 
-Their native code is sealed with a key of the session's own, so that no test touches the user's.
+Their native code is sealed with a key of the session's own, so that no test touches the user's. All but REAL take the
+tests' library where C++ would be compiled: the same bytes, as `tests/compile/test_build.py` holds.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.kernels.harness import LEVELS, ready_compiler
 from tests.tiny import make_checkpoint
 
 CONTEXT_LENGTH = 256
+REAL = ("qwen3", "bf16")
+"""The family and profile whose C++ is compiled anew."""
 
 
 @functools.cache
@@ -42,6 +46,9 @@ def compiled(
     command = [str(Path(sys.executable).parent / "tandem-compile"), str(checkpoint), "-o", str(folder / profile), "-q"]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
+    if (family, profile) != REAL:
+        isa = LEVELS[0] if device == "cpu" else device.removeprefix("cpu-")
+        environment["CXX"] = str(ready_compiler(folder / "c++", isa))
     done = subprocess.run([*command, *flags], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return folder / profile

@@ -16,6 +16,13 @@ def unsupported(field: str, found: object, supported: object) -> CompileError:
     return CompileError(f"the checkpoint's config has {field} = {found!r}; supported: {supported}")
 
 
+def contradiction(first: str, second: str, why: str = "") -> CheckpointError:
+    """The error for two fields, each as `name = value`, that cannot both be meant."""
+    return CheckpointError(
+        f"the checkpoint's config has {first} and {second}{why and ', ' + why}; correct the one that is not meant"
+    )
+
+
 class Config:
     """A config, or a dictionary inside one, whose fields are read by name. null counts as absent."""
 

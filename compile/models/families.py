@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.compile.models.config import Config, unsupported
+from tandem.compile.models.config import Config, contradiction, unsupported
 from tandem.compile.models.qwen3_5_config import plain_rope, resolve_hybrid
 from tandem.compile.models.rope import resolve_rope
 from tandem.compile.models.spec import LlamaSpec
@@ -83,9 +83,8 @@ def _spec(
     if layers > MAX_LAYERS:
         raise unsupported("num_hidden_layers", layers, f"up to {MAX_LAYERS}")
     if heads % key_value_heads:
-        raise CheckpointError(
-            f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {key_value_heads}"
-        )
+        second = f"num_key_value_heads = {key_value_heads}"
+        raise contradiction(f"num_attention_heads = {heads}", second, "of which it is no multiple")
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
         raise unsupported("head_dim", head_dim, f"even numbers up to {MAX_HEAD_DIM}")
     return LlamaSpec(

@@ -9,9 +9,8 @@ import math
 
 import numpy as np
 
-from tandem.compile.models.config import Config, unsupported
+from tandem.compile.models.config import Config, contradiction, unsupported
 from tandem.compile.models.spec import RopeSpec
-from tandem.errors import CheckpointError
 
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
 _NUMBERS = ("low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow")
@@ -24,10 +23,7 @@ def rope_section(config: Config) -> str:
     """Which field holds the rope, `rope_parameters` or `rope_scaling`. CheckpointError where they contradict."""
     new, old = (config.section(name).fields for name in ("rope_parameters", "rope_scaling"))
     if new and old and new != old:
-        raise CheckpointError(
-            f"the checkpoint's config has rope_parameters = {new!r} and rope_scaling = {old!r}; "
-            "keep the one that is meant"
-        )
+        raise contradiction(f"rope_parameters = {new!r}", f"rope_scaling = {old!r}")
     return "rope_parameters" if "rope_parameters" in config else "rope_scaling"
 
 

@@ -43,14 +43,24 @@ def weight_sources(spec: LlamaSpec, root: str = "model") -> dict[str, Source]:
     return sources
 
 
+def require_tensors(spec: LlamaSpec, checkpoint: TensorSource) -> None:
+    """Raises CheckpointError, as `load` does, for a checkpoint whose tensors are not those of `spec`; reads its header.
+
+    Only of a tied head that is stored all the same it reads the tensor, and the embedding.
+    """
+    _checked(spec, checkpoint)
+
+
 def load(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
     """Parameters by full name, read one at a time, in the checkpoint's own dtype; norms of 1 + w in fp32.
 
     Names and shapes are checked before the first tensor is read. CheckpointError names a tensor that is
-    missing, of another shape than wanted, or unknown to the family. Of a vision-language checkpoint the text model is
-    read; what is skipped is logged.
+    missing, of another shape than wanted, or unknown to the family, and, as it is read, one that is not finite. Of a
+    vision-language checkpoint the text model is read; what is skipped is logged.
     """
     sources, _ = _checked(spec, checkpoint)
+    if vision := _vision(spec, checkpoint):
+        log.warning("%s: skipped %d vision tensors; this build is of the text model", checkpoint.origin, len(vision))
     return _read(sources, checkpoint)
 
 
@@ -65,7 +75,25 @@ def load_mtp(spec: HybridSpec, checkpoint: TensorSource) -> Iterator[tuple[str, 
 
 def _read(sources: dict[str, Source], checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
     for name, source in sources.items():
-        yield name, source.make([checkpoint.read(part) for part in source.names])
+        yield name, source.make([_finite(part, checkpoint) for part in source.names])
+
+
+def _finite(name: str, checkpoint: TensorSource) -> Tensor:
+    """A tensor without NaN and infinity: one of them would be in every text, and no proof would see it."""
+    tensor = checkpoint.read(name)
+    if not all(bound.isfinite() for bound in torch.aminmax(tensor)):  # NaN if there is any: no mask of all elements
+        wrong = int((~tensor.isfinite()).sum())
+        raise CheckpointError(
+            f"{checkpoint.origin}: {name} has {wrong} values of {tensor.numel()} that are NaN or infinite; "
+            "fetch it again, or ask who made it"
+        )
+    return tensor
+
+
+def _vision(spec: LlamaSpec, checkpoint: TensorSource) -> set[str]:
+    """Tensors of what sees, in a vision-language checkpoint."""
+    hybrid = isinstance(spec, HybridSpec)
+    return {name for name in checkpoint.names() if hybrid and name.startswith(qwen3_5.VISION)}
 
 
 def _checked(spec: LlamaSpec, checkpoint: TensorSource) -> tuple[dict[str, Source], dict[str, Source]]:
@@ -73,11 +101,7 @@ def _checked(spec: LlamaSpec, checkpoint: TensorSource) -> tuple[dict[str, Sourc
     names, root, drafting = set(checkpoint.names()), "model", dict[str, Source]()
     if isinstance(spec, HybridSpec):
         root = qwen3_5.text_root(names)
-        if vision := {name for name in names if name.startswith(qwen3_5.VISION)}:
-            log.warning(
-                "%s: skipped %d vision tensors; this build is of the text model", checkpoint.origin, len(vision)
-            )
-            names -= vision
+        names -= _vision(spec, checkpoint)
         if any(name.startswith(qwen3_5.MTP) for name in names):
             drafting = qwen3_5.mtp_sources(spec)
     sources = weight_sources(spec, root)

@@ -101,13 +101,16 @@ class Executor(Protocol):
         ...
 
     def save(self, slot: int, position: int) -> Snapshot:
-        """A copy of the recurrent state in `slot`, that of a lane with `position` committed tokens."""
+        """A copy of the recurrent state in `slot`, that of a lane with `position` committed tokens.
+
+        UsageError for a slot that is not there.
+        """
         ...
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Makes `slot` hold `snapshot`: a lane with KV of as many tokens goes on from there as if nothing had been.
 
-        BundleMismatch for a snapshot of another bundle.
+        BundleMismatch for a snapshot of another bundle, UsageError for a slot that is not there.
         """
         ...
 

@@ -16,12 +16,12 @@ from tandem.artifacts.program import Program
 from tandem.device import this_machine
 from tandem.errors import BundleMismatch
 from tandem.keys import Kind
-from tandem.runtime.executor import bounds
+from tandem.runtime.executor import bounds, roles
 from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.inbox import Inbox
 from tandem.runtime.executor.library import LAUNCH, Library
 from tandem.runtime.executor.regions import check_regions, kv_bytes, scratch_bytes
-from tandem.runtime.executor.snapshot import Snapshot
+from tandem.runtime.executor.snapshot import Snapshot, require_slot
 
 ALIGNMENT = 64
 POISON = 0xFF
@@ -92,6 +92,8 @@ class CpuExecutor:
             check_regions(program, layout, image.weights.nbytes)
             signatures = [image.library.signature(k.symbol) for k in program.kernels]
             bounds.check(program, signatures, g, extends=kind is Kind.EXTEND)
+            # Attention of every kind is handed ancestors here.
+            roles.check(kind, program, layout, f"{kind} entry", but=(roles.ANCESTOR,))
         self._library, self._bundle = image.library, image.bundle
         self._regions = {
             "weights": image.weights,
@@ -127,9 +129,11 @@ class CpuExecutor:
         return kv_bytes(self._regions["kv"].reshape(self.num_pages, -1)[held], self.geometry, length)
 
     def save(self, slot: int, position: int) -> Snapshot:
+        require_slot(slot, self.num_slots)
         return Snapshot(self._bundle, position, self._slots[slot].copy())
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
+        require_slot(slot, self.num_slots)
         snapshot.require(self._bundle, self.geometry.state_bytes)
         self._slots[slot] = snapshot.state
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandem.errors import BundleMismatch
+from tandem.errors import BundleMismatch, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,16 @@ class Snapshot:
                 f"a snapshot of {self.nbytes} bytes of bundle {_short(self.bundle)}, slots here are of {nbytes} bytes "
                 f"of bundle {_short(bundle)}; a state is of no use to another bundle, prefill the text again"
             )
+
+
+def require_slot(slot: int, num_slots: int) -> None:
+    """Raises UsageError unless `slot` is one of an executor's `num_slots`: a number below 0 counts from no end."""
+    if not num_slots:
+        raise UsageError(
+            "this model has no recurrent layers, so there is no state to save or restore: KV is all it keeps"
+        )
+    if not 0 <= slot < num_slots:
+        raise UsageError(f"there is no state slot {slot}; this executor has 0 to {num_slots - 1}, ask for one of them")
 
 
 def _short(bundle: str) -> str:

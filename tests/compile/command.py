@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kernels.harness import library
+from tests.kernels.harness import ready_compiler, stand_in
 
 PATIENCE_S = 120
 PROGRAM = str(Path(sys.executable).parent / "tandem-compile")
@@ -31,8 +31,8 @@ class Command:
         self.model, self.folder, self.here = model, folder, folder / "here"
         self.here.mkdir()
         self.processes: list[subprocess.Popen[str]] = []
-        _script(folder / "ready", f'cp "{library()}" "$out"')
-        _script(folder / "stuck", f'> "{folder}/$$.pid"; exec sleep 600')
+        ready_compiler(folder / "ready")
+        stand_in(folder / "stuck", f'> "{folder}/$$.pid"; exec sleep 600')
 
     def start(self, cxx: str, *flags: str, **streams: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -54,14 +54,6 @@ class Command:
         for process in self.processes:
             process.kill()
             process.wait()
-
-
-def _script(path: Path, work: str) -> None:
-    path.write_text(
-        "#!/bin/sh\ncase $1 in --version) echo 'cxx 1'; exit;; -print*) exit;; esac\n"
-        f'while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done\n{work}\n'
-    )
-    path.chmod(0o755)
 
 
 def until(process: subprocess.Popen[str], found: Callable[[], object]) -> None:

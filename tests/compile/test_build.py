@@ -169,6 +169,7 @@ def test_an_older_bundle_outlives_a_fault(
 def test_the_real_command_proves_prices_and_records() -> None:
     bundle = open_bundle(compiled("qwen3", "bf16"))
     bundle.verify()
+    assert bundle.library_path.read_bytes() == library().read_bytes(), "what other bundles here are given"
     proof, oracle = bundle.json(layout.PROOF), bundle.json(layout.ORACLE)
     assert proof["differing"] == 0 and proof["cases"] > 1000 and proof["first"] == []
     assert bundle.manifest.proof.cases == proof["cases"]

@@ -165,6 +165,7 @@ def test_every_field_of_spec_profile_and_geometry_moves_it(
     ids = []
     # Impossible sizes are not planned: only what the plan records of them is asked for here.
     monkeypatch.setattr(door, "weight_bytes", lambda *_: 0)
+    monkeypatch.setattr(door, "require_tensors", lambda *_: None)
     _same_tools(monkeypatch, made)
     places = (door, "resolve", specs), (door, "find_profile", profiles), (cpu, "geometry", geometries)
     for module, name, values in places:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
@@ -217,6 +219,18 @@ def test_models_that_cannot_be_built(compile_: Compile, model: Path, tmp_path: P
     fields, word = CHANGES[change]
     done = compile_(edited(model, tmp_path / "model", **fields), "-o", "b")
     assert done.code == 1 and word in done.line and here() == []
+
+
+def test_tensors_that_do_not_fit(compile_: Compile, model: Path, tmp_path: Path) -> None:
+    wrong, file = shutil.copytree(model, tmp_path / "wrong"), "model.safetensors"
+    missing, norm = "model.layers.1.mlp.up_proj.weight", "model.layers.2.input_layernorm.weight"
+    tensors = load_file(model / file)
+    save_file({name: tensor for name, tensor in tensors.items() if name != missing}, wrong / file)
+    assert f"lacks {missing}; fetch it again" in (line := compile_(wrong).line)
+    assert compile_(wrong, "--dry-run").line == line
+    tensors[norm][5] = torch.nan
+    save_file(tensors, wrong / file)
+    assert f"{norm} has 1 values of 48 that are NaN or infinite" in compile_(wrong, "-q").line and here() == []
 
 
 def test_damaged_checkpoints(compile_: Compile, model: Path, tmp_path: Path) -> None:

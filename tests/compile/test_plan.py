@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu import panels, target
+from tandem.compile.models.families import resolve
+from tandem.compile.models.weights import load
 from tandem.compile.plan import Plan, make_plan
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.device import ISA_FLAGS, Machine, this_machine
-from tandem.errors import CompileError, UsageError
+from tandem.errors import CheckpointError, CompileError, UsageError
 from tests.tiny import make_checkpoint
 
 
@@ -77,6 +82,28 @@ def test_weight_bytes_are_those_that_are_written(folder: Path, tmp_path: Path, p
     write_weights(made.spec, made.profile, checkpoint, tmp_path / "w", layout=panels, context_length=64)
     spans = MappedWeights(tmp_path / "w").spans
     assert made.weight_bytes == sum(s.nbytes for n, s in spans.items() if not n.startswith(("pad.", "rope.")))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("model.layers.1.mlp.up_proj.weight", (), "lacks model.layers.1.mlp.up_proj.weight; fetch it again"),
+        ("model.norm.weight", (49,), r"model.norm.weight has shape \(49,\)"),
+        ("model.layers.0.mlp.up_proj.bias", (112,), "no place for model.layers.0.mlp.up_proj.bias"),
+    ],
+)
+def test_tensors_are_those_of_the_config(
+    folder: Path, tmp_path: Path, name: str, shape: tuple[int, ...], words: str
+) -> None:
+    """As they are for who reads them."""
+    wrong = shutil.copytree(folder, tmp_path / "wrong")
+    tensors = load_file(folder / "model.safetensors") | {name: torch.zeros(shape)}
+    save_file({n: tensor for n, tensor in tensors.items() if tensor.dim()}, wrong / "model.safetensors")
+    with pytest.raises(CheckpointError, match=words) as planned:
+        plan(wrong)
+    with pytest.raises(CheckpointError) as read:
+        load(resolve(open_checkpoint(str(wrong)).config), open_checkpoint(str(wrong)))
+    assert str(planned.value) == str(read.value)
 
 
 @pytest.mark.parametrize("context", [-1, 0, 63, 2049])

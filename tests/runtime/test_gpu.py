@@ -83,8 +83,8 @@ def entries() -> list[tuple[Any, Any]]:
     """As a bundle gives them: three row counts a class, steps and chains sharing their programs."""
     steps = [(bound, rows) for bound in context_classes(GEOMETRY.context_length) for rows in (1, 4, 32)]
     made = [(kind, *step, program(i)) for i, step in enumerate(steps) for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN)]
-    made += [(Kind.VERIFY_TREE, *step, program(50 + i)) for i, step in enumerate(steps)]
-    made += [(Kind.EXTEND, 0, 128, program(98)), (Kind.COMMIT, 0, 32, program(99))]
+    made += [(Kind.VERIFY_TREE, *step, program(50 + i, kind=Kind.VERIFY_TREE)) for i, step in enumerate(steps)]
+    made += [(Kind.EXTEND, 0, 128, program(98)), (Kind.COMMIT, 0, 32, program(99, kind=Kind.COMMIT))]
     return [(SimpleNamespace(kind=k, context_class=bound, rows=rows), each) for k, bound, rows, each in made]
 
 

@@ -43,8 +43,8 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     assert (made.faults, made.left()) == ([], {})
 
 
-def entry(kind: Kind, rows: int, context: int = 0, name: str = "one") -> EntryRecord:
-    file = layout.program_file(name)
+def entry(kind: Kind, rows: int, context: int = 0, name: str = "") -> EntryRecord:
+    file = layout.program_file(name or kind.value)
     return EntryRecord(kind=kind, context_class=context, rows=rows, part="whole", program=file, sha256="")
 
 
@@ -58,7 +58,7 @@ def write(
     files: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A bundle of one program in every entry, with `change` made to it; `cubins` lie beside those it needs."""
+    """A bundle of one program for every kind, with `change` made to each; `cubins` lie beside those they need."""
     told: dict[str, Any] = {"entries": tuple(entry(kind, rows) for kind, rows in ROWS.items())} | changes
     made = cuda_sample.draft(geometry=GeometryRecord.of(geometry), **told)
     with BundleWriter(target) as writer:
@@ -67,8 +67,8 @@ def write(
         for cubin in (*CUBINS.values(), *cubins):
             writer.add_cubin(cubin)
         writer.add_kernel(copier().read_bytes() if library is None else library)
-        for name in {each.program for each in told["entries"]}:
-            writer.add(name, encode(change(program(0))))
+        for name, kind in {each.program: each.kind for each in told["entries"]}.items():
+            writer.add(name, encode(change(program(0, kind=kind))))
         writer.publish(made)
     return target
 
@@ -135,7 +135,7 @@ def joined(*pairs: tuple[int, int]) -> Change:
         (joined((0, 1), (2, 1)), BundleCorrupt, "edge 1 leads from launch 2 to 1"),
         (joined((0, 1), (0, 1)), BundleCorrupt, "edge 1 leads from launch 0 to 1"),
         (lambda made: replace(made, kernels=(replace(made.kernels[0], binary="ab" * 32), *made.kernels[1:])),
-         BundleCorrupt, rf"programs/one.tdp: needs the kernel {'ab' * 32}, which the bundle does not hold"),
+         BundleCorrupt, rf"programs/extend.tdp: needs the kernel {'ab' * 32}, which the bundle does not hold"),
         (lambda made: replace(made, kernels=(replace(made.kernels[0], symbol="first\0"), *made.kernels[1:])),
          BundleCorrupt, r"kernel 'first.x00' has no binary"),
     ],

@@ -17,6 +17,7 @@ from tandem.artifacts.program import Program
 from tandem.driver import Driver
 from tandem.errors import DeviceError
 from tandem.keys import Kind
+from tandem.runtime.executor import roles
 from tandem.runtime.executor.base import Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import graphs, owned
 from tandem.runtime.executor.cuda.image import Image, Loaded, check_room, region_bytes
@@ -26,7 +27,7 @@ from tandem.runtime.executor.cuda.shelf import Shelf
 from tandem.runtime.executor.cuda.slots import Slots
 from tandem.runtime.executor.cuda.weights import Copier, Weights
 from tandem.runtime.executor.regions import check_regions, kv_bytes
-from tandem.runtime.executor.snapshot import Snapshot
+from tandem.runtime.executor.snapshot import Snapshot, require_slot
 
 __all__ = ["CudaExecutor", "Image"]
 
@@ -52,6 +53,9 @@ class CudaExecutor:
         for program in image.distinct:
             check_regions(program, IoLayout(image.geometry), self._sizes["weights"])
             graphs.require(program)
+        for kind, context, rows, program in image.programs:
+            where = f"{kind} entry of class {context}, {rows} rows"
+            roles.check(kind, program, IoLayout(image.geometry), where)
         try:
             self._open(image, POISON if poison else 0)
         except BaseException:
@@ -131,14 +135,16 @@ class CudaExecutor:
         return kv_bytes(pages, g, length)
 
     def save(self, slot: int, position: int) -> Snapshot:
+        require_slot(slot, self.num_slots)
         self._enter()
-        assert self._slots is not None, "a model without recurrent layers has no states"
+        assert self._slots is not None
         return Snapshot(self._bundle, position, self._slots.read(slot))
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
+        require_slot(slot, self.num_slots)
         snapshot.require(self._bundle, self.geometry.state_bytes)
         self._enter()
-        assert self._slots is not None, "a model without recurrent layers has no states"
+        assert self._slots is not None
         self._slots.write(slot, snapshot.state)
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection. Subclasses answer in `answer` with `reply` or `send_file`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits for the client's word that it has the headers: 40 ms each
     server: Server
 
     def log_message(self, *_: object) -> None:

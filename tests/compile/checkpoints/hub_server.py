@@ -70,6 +70,7 @@ class HubServer:
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits for the client's word that it has the headers: 40 ms each
 
         def do_GET(self) -> None:
             self._answer()

@@ -20,10 +20,11 @@ from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.programs import Lowered, encode_program, lower
 from tandem.compile.models.spec import HybridSpec
 from tandem.compile.trace import ROWS, SLOTS, export_part
-from tandem.errors import LoweringError
+from tandem.errors import BundleCorrupt, LoweringError
 from tandem.kernels import causal_conv, delta_gates, delta_rule
 from tandem.kernels.cuda.table import KERNELS
 from tandem.keys import Kind
+from tandem.runtime.executor import roles
 from tests.compile.cuda import lowered
 from tests.compile.cuda.lowered import argument, constant, fake
 from tests.tiny import HYBRIDS
@@ -211,3 +212,16 @@ def test_a_recurrence_of_anything_else_is_refused(wrong: str) -> None:
     operands |= {name: Operand("weights", 0, 512, (128,)) for name in ("weight", "a_log")}
     with pytest.raises(LoweringError, match=r"reads no convolution's q, k and v|has no kernel but beside"):
         low.lower(part, operands)
+
+
+def test_a_program_goes_for_its_own_kind_alone(composer: CudaComposer) -> None:
+    """As a server tells them apart when it loads them: by what their launches are given."""
+    layout = IoLayout(composer.geometry)
+    for kinds, rows in ((EXTEND, 1), (EXTEND, 64), (CHAIN, 1), (TREE, 32), (COMMIT, 0)):
+        program = written(lower(composer, Shape(kinds, 256 if 0 < rows < 64 else 0, rows)))
+        for kind in Kind:
+            if kind in kinds:
+                roles.check(kind, program, layout, "this")
+                continue
+            with pytest.raises(BundleCorrupt, match=rf"^this: its program takes .* {kind} does; rebuild the bundle"):
+                roles.check(kind, program, layout, "this")

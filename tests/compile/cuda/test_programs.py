@@ -14,9 +14,11 @@ from tandem.compile.compose import Composer
 from tandem.compile.cuda.entries import Shape, shapes
 from tandem.compile.cuda.programs import Lowered, encode_program, lower, variant_of
 from tandem.compile.trace import trace_pass
+from tandem.errors import BundleCorrupt
 from tandem.kernels.cuda.build import Variant
 from tandem.kernels.cuda.table import KERNELS
 from tandem.keys import Kind
+from tandem.runtime.executor import roles
 from tests.compile.cuda import lowered
 from tests.compile.cuda.lowered import HIDDEN, fake
 
@@ -197,3 +199,14 @@ def test_every_program_of_a_bundle_can_be_written(composer: Composer) -> None:
     kernels = {variant.kernel for variant in wanted}
     assert {"linear", "linear_chunk", "attention_split", "attention_tail", "attention_chunk", "kv_move"} <= kernels
     assert kernels <= KERNELS.keys()
+
+
+def test_a_program_goes_for_its_own_kinds_alone(composer: Composer, low: Lowered) -> None:
+    """As a server tells them apart at load. A chunk's may verify a chain: without a state they do the same."""
+    own = {*low.shape.kinds, Kind.VERIFY_CHAIN} if Kind.EXTEND in low.shape.kinds else {*low.shape.kinds}
+    program, layout = written(low), IoLayout(composer.geometry)
+    for kind in own:
+        roles.check(kind, program, layout, "this")
+    for kind in {*Kind} - own:
+        with pytest.raises(BundleCorrupt, match=rf"^this: its program takes .* {kind} does; rebuild the bundle"):
+            roles.check(kind, program, layout, "this")

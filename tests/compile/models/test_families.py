@@ -145,7 +145,7 @@ def test_windows_are_refused_by_name(model_type: str, fields: dict[str, Any], wo
         ({"num_hidden_layers": 0}, ("num_hidden_layers", "= 0")),
         (
             {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": {"rope_type": "linear"}},
-            ("rope_parameters", "rope_scaling", "'linear'", "the one that is meant"),
+            ("rope_parameters", "rope_scaling", "'linear'", "the one that is not meant"),
         ),
         ({"hidden_size": 576.0}, ("hidden_size", "576.0", "whole number")),
         ({"hidden_size": True}, ("hidden_size", "True", "whole number")),

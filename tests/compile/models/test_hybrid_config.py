@@ -139,7 +139,8 @@ def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], words:
 @pytest.mark.parametrize("factor", (0.001, 2.0, 0.25 + 1 / 256))
 def test_a_share_of_a_head_that_is_no_even_number_of_dimensions(factor: float) -> None:
     rope = {"rope_theta": 1e7, "rope_type": "default", "partial_rotary_factor": factor}
-    _refused(config(rope_parameters=rope), CompileError, ("partial_rotary_factor", str(factor), "head_dim = 256"))
+    whole = config(rope_parameters=rope, partial_rotary_factor="absent")
+    _refused(whole, CompileError, ("partial_rotary_factor", str(factor), "head_dim = 256"))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,46 @@ def test_a_share_of_a_head_that_is_no_even_number_of_dimensions(factor: float) -
 def test_what_is_malformed_is_named(fields: dict[str, Any], words: tuple[str, ...]) -> None:
     for whole in (config(**fields), wrapped(**fields)):
         _refused(whole, CheckpointError, words)
+
+
+ROPE = TEXT["rope_parameters"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    (
+        ({"full_attention_interval": 3}, ("layer_types[2] = 'linear_attention'", "full_attention_interval = 3")),
+        ({"full_attention_interval": 128}, ("layer_types[3] = 'full_attention'", "which makes it 'linear_attention'")),
+        (
+            {"layer_types": [LINEAR] * 63 + [FULL]},
+            ("layer_types[3] = 'linear_attention'", "full_attention_interval = 4"),
+        ),
+        (
+            {"partial_rotary_factor": 0.5},
+            ("partial_rotary_factor = 0.5", "rope_parameters.partial_rotary_factor = 0.25"),
+        ),
+        ({"rope_theta": 10000.0}, ("rope_theta = 10000", "rope_parameters.rope_theta = 1e+07")),
+        (
+            {"rope_parameters": ROPE | {"mrope_section": [11, 11, 11]}},
+            ("mrope_section = [11, 11, 11]", "33 angles", "32"),
+        ),
+        ({"head_dim": 128}, ("mrope_section = [11, 11, 10]", "partial_rotary_factor = 0.25 of head_dim = 128")),
+        ({"rope_parameters": ROPE | {"mrope_section": 32}}, ("mrope_section = 32", "wanted a list of whole numbers")),
+        ({"rope_parameters": ROPE | {"mrope_section": ["32"]}}, ("mrope_section = ['32']", "wanted a list")),
+        ({"linear_num_value_heads": 8}, ("linear_num_value_heads = 8", "linear_num_key_heads = 16")),
+    ),
+)
+def test_fields_that_contradict_are_named(fields: dict[str, Any], words: tuple[str, ...]) -> None:
+    for whole in (config(**fields), wrapped(**fields)):
+        _refused(whole, CheckpointError, words)
+
+
+def test_fields_that_say_the_same_twice_are_no_contradiction() -> None:
+    assert resolve(config(rope_theta=1e7)) == resolve(config())
+    other = [FULL if i % 3 == 2 else LINEAR for i in range(64)]
+    assert hybrid(config(layer_types=other, full_attention_interval=3)).layer_types == tuple(other)
+    assert hybrid(config(layer_types=other, full_attention_interval="absent")).layer_types == tuple(other)
+    assert resolve(config(rope_parameters={**ROPE, "mrope_section": None})) == resolve(config())
 
 
 def test_a_wrapper_without_a_text_model() -> None:

@@ -102,6 +102,25 @@ def test_logits_of_a_wrapped_model_are_those_of_transformers(tmp_path: Path) -> 
     assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{RECURRENT}{name}" for name in ("A_log", "dt_bias", "norm.weight", "conv1d.weight", "in_proj_a.weight")),
+        *(f"{ATTENTION}{name}_norm.weight" for name in "qk"),
+        "model.layers.2.input_layernorm.weight",
+        "model.norm.weight",
+    ],
+)
+def test_what_is_not_finite_is_named(tmp_path: Path, name: str) -> None:
+    """A state that meets it once is never rid of it."""
+    spec, tensors = tiny(tmp_path)
+    for value in (float("nan"), float("inf")):
+        wrong = tensors.read(name).clone()
+        wrong.view(-1)[-1] = value
+        with pytest.raises(CheckpointError, match=rf"^tiny: {name} has 1 values of {wrong.numel()} that are NaN"):
+            dict(load(spec, Tensors(tensors.tensors | {name: wrong})))
+
+
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_a_drafting_layer_is_recognised_and_kept_apart(tmp_path: Path, family: str) -> None:
     spec, tensors = tiny(tmp_path, family)

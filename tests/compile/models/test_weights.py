@@ -95,6 +95,22 @@ def test_a_tied_head_may_be_stored_twice_if_equal(tmp_path: Path) -> None:
     _refused(spec, tensors.tensors | {HEAD: equal + 1}, HEAD, EMBEDDING, "tie_word_embeddings")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_tensors_that_are_not_finite_are_named_as_they_are_read(
+    tmp_path: Path, value: float, dtype: torch.dtype
+) -> None:
+    spec, tensors = tiny(tmp_path)
+    for name in ("model.layers.1.post_attention_layernorm.weight", "model.layers.0.self_attn.k_proj.weight"):
+        wrong = tensors.read(name).to(dtype)
+        wrong.view(-1)[[3, 7]] = value
+        with pytest.raises(CheckpointError) as caught:
+            dict(load(spec, Tensors(tensors.tensors | {name: wrong})))
+        assert str(caught.value) == (
+            f"tiny: {name} has 2 values of {wrong.numel()} that are NaN or infinite; fetch it again, or ask who made it"
+        )
+
+
 def _refused(spec: LlamaSpec, tensors: dict[str, Tensor], *words: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         load(spec, Tensors(tensors))

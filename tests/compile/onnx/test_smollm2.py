@@ -29,7 +29,7 @@ CERTAIN = (
 )
 """After these no two tokens are nearly as likely: rounding to bf16 in another order of sums decides nothing."""
 OPEN = ("def fibonacci(n):\n", "Once upon a time, in a village by the sea,")
-LENGTH = 60
+LENGTH = 32
 
 
 @pytest.fixture

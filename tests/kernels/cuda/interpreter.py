@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import triton
 import triton.experimental.gluon  # looks into tl.standard when a first launch would import it
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 from tandem.kernels.cuda.launch import Work
@@ -64,12 +66,30 @@ def _library_interpreted() -> Iterator[None]:
         for name in _library().keys() & vars(module).keys():
             setattr(module, name, _library()[name])
     try:
-        yield
+        with patch.object(interpreter, "_patch_lang", _patched_once()):
+            yield
     finally:
         for place, names in usual:
             for name, value in names.items():
                 if vars(place)[name] is not value:
                     setattr(place, name, value)
+
+
+def _patched_once() -> Callable[[Any], Any]:
+    """The interpreter's own patch of the language, which every call of a function by a function would make again.
+
+    The second time it finds nothing to do, and looks at every name for that: a third of a launch's time.
+    """
+    plain, done = interpreter._patch_lang, set[str]()
+
+    def patched(function: Any) -> Any:
+        seen = {value.__name__ for value in function.__globals__.values() if value is tl or value is tl.core}
+        if seen <= done:
+            return interpreter._LangPatchScope()
+        done.update(seen)
+        return plain(function)
+
+    return patched
 
 
 def run(kernel: Any, work: Work, **pointers: Tensor | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tandem.artifacts.program import CONSTANT, Program
-from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.errors import BundleCorrupt, BundleMismatch, UsageError
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Rows
 from tandem.runtime.executor.bounds import check
@@ -73,6 +73,19 @@ def test_a_snapshot_is_a_copy(executor: CpuExecutor) -> None:
     executor.restore(1, snapshot)
     snapshot.state[:] = 0
     assert (executor.save(1, 5).state == before).all()
+
+
+@pytest.mark.parametrize("slot", [-1, -4, 4])
+def test_a_slot_that_is_not_there_is_refused(executor: CpuExecutor, slot: int) -> None:
+    snapshot = executor.save(3, 0)
+    before = [executor.save(each, 0).state.tobytes() for each in range(4)]
+    for call in (
+        lambda: executor.save(slot, 0),
+        lambda: executor.restore(slot, replace(snapshot, state=snapshot.state + 1)),
+    ):
+        with pytest.raises(UsageError, match=rf"no state slot {slot}; this executor has 0 to 3, ask for one of them"):
+            call()
+    assert [executor.save(each, 0).state.tobytes() for each in range(4)] == before
 
 
 def test_a_verify_leaves_every_state(executor: CpuExecutor) -> None:
@@ -203,10 +216,27 @@ def test_another_geometry_is_refused(staged: Staged, name: str, line: str) -> No
         checked(staged, staged.programs[Kind.COMMIT], **{name: 2 * getattr(staged.composer.geometry, name)})
 
 
+def opened_with(staged: Staged, kind: Kind, program: Program) -> None:
+    image = Image(
+        staged.composer.geometry, staged.weights.data, Library(library(), 1), staged.programs | {kind: program}
+    )
+    CpuExecutor(image, num_pages=2)
+
+
 @pytest.mark.parametrize("kind", [CHAIN, TREES])
-def test_a_verify_is_no_extend(staged: Staged, kind: Kind) -> None:
-    """An extend of more rows than 32 would write factors, and read ancestors, behind their ends."""
-    programs = staged.programs | {EXTEND: staged.programs[kind]}
-    image = Image(staged.composer.geometry, staged.weights.data, Library(library(), 1), programs)
+def test_a_verify_is_no_extend_nor_the_other_way_round(staged: Staged, kind: Kind) -> None:
+    """An extend of more rows than 32 would write factors, and read ancestors, behind their ends; a verify moves on."""
     with pytest.raises(BundleCorrupt, match=r"tdm_.*: is for 32 rows of a verify, a pass here has 64; rebuild"):
-        CpuExecutor(image, num_pages=2)
+        opened_with(staged, EXTEND, staged.programs[kind])
+    with pytest.raises(
+        BundleCorrupt, match=f"^{kind} entry: its program takes no factors, as every {kind} does; rebuild"
+    ):
+        opened_with(staged, kind, staged.programs[EXTEND])
+
+
+def test_a_commit_is_no_pass(staged: Staged) -> None:
+    for kind in (EXTEND, CHAIN, TREES):
+        with pytest.raises(BundleCorrupt, match=f"^{kind} entry: its program takes moves, as no {kind} does"):
+            opened_with(staged, kind, staged.programs[COMMIT])
+        with pytest.raises(BundleCorrupt, match=r"^commit entry: its program takes no moves, as every commit does"):
+            opened_with(staged, COMMIT, staged.programs[kind])

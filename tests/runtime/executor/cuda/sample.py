@@ -1,6 +1,6 @@
 """Small programs as a CUDA bundle holds them, over a geometry of two layers, and what a fake GPU makes of them.
 
-A program's launches each take `counts` of io, a place in the weights, the scratch and a whole number of 4 bytes.
+A program's launches each take a field of io, a place in the weights, the scratch and a whole number of 4 bytes.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ KERNELS = (
     Kernel(SECOND, "third", SIZES, shared=1000),
 )
 CHAIN = ((0, 1), (1, 2))
+TOLD = {Kind.EXTEND: "counts", Kind.VERIFY_CHAIN: "counts", Kind.VERIFY_TREE: "ancestor", Kind.COMMIT: "move_target"}
+"""The field of io that programs of a kind take, by which they are told apart."""
 
 
 def program(
@@ -59,13 +61,15 @@ def program(
     kernels: Sequence[Kernel] = KERNELS,
     edges: Sequence[tuple[int, int]] = CHAIN,
     programmatic: bool = True,
+    kind: Kind = Kind.EXTEND,
 ) -> Program:
     """One launch of each of `kernels`; `number` is the last argument of each. Checked as a bundle's is."""
+    told = LAYOUT.fields[TOLD[kind]].offset
     launches, params = np.zeros(len(kernels), LAUNCH), np.zeros(len(SIZES) * len(kernels), PARAM)
     for i, kernel in enumerate(kernels):
         launches[i] = (i, len(SIZES) * i, len(SIZES), 0, (3 + i, 2, 1), (128, 1, 1), kernel.shared)
         params[len(SIZES) * i : len(SIZES) * (i + 1)] = [
-            (IO, 64, 0, 64),
+            (IO, 64, told, 64),
             (WEIGHTS, 32, 64 + 32 * i, 1000),
             (SCRATCH, 64, 0, SCRATCH_BYTES),
             (CONSTANT, 0, number, 0),
@@ -86,9 +90,10 @@ def entries() -> list[EntryProgram]:
         for rows in (1, 4):
             shared = program(len({id(entry[3]) for entry in made}))
             made += [(kind, context, rows, shared) for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN)]
-            made.append((Kind.VERIFY_TREE, context, rows, program(len({id(entry[3]) for entry in made}))))
+            tree = program(len({id(entry[3]) for entry in made}), kind=Kind.VERIFY_TREE)
+            made.append((Kind.VERIFY_TREE, context, rows, tree))
     for kind, rows in ((Kind.EXTEND, 64), (Kind.EXTEND, 128), (Kind.COMMIT, 32)):
-        made.append((kind, 0, rows, program(len({id(entry[3]) for entry in made}))))
+        made.append((kind, 0, rows, program(len({id(entry[3]) for entry in made}), kind=kind)))
     return made
 
 

@@ -13,7 +13,7 @@ import pytest
 from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import Program, Region
 from tandem.driver import Driver
-from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.errors import BundleCorrupt, BundleMismatch, UsageError
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Moves, Rows
 from tandem.runtime.executor.cuda import slots
@@ -25,7 +25,7 @@ from tandem.runtime.rows import Span, commit_moves, extend_rows, verify_rows
 from tandem.tree import DraftTree
 from tests.fake_driver import FakeCuda, driver_on
 from tests.runtime.executor.cuda.echo import NUM_PAGES, TABLE, Gpu
-from tests.runtime.executor.cuda.sample import GEOMETRY, REGIONS, entries, image
+from tests.runtime.executor.cuda.sample import GEOMETRY, REGIONS, SIZES, TOLD, entries, image
 
 CHUNK = 1000
 STATE_BYTES, FACTOR_BYTES = 3608, 20_000
@@ -38,14 +38,19 @@ class HybridGpu(Gpu):
 
 
 def hybrid(folder: Path, state_bytes: int = STATE_BYTES) -> Image:
-    """The sample's programs over two recurrent layers; entries that share a program go on sharing it."""
+    """The sample's programs over two recurrent layers, whose verifies and commits take factors."""
     regions = (*HELD, Region("state", state_bytes), Region("factors", FACTOR_BYTES))
-    made: dict[int, Program] = {}
-    listed = [
-        (kind, context, rows, made.setdefault(id(program), replace(program, regions=regions)))
-        for kind, context, rows, program in entries()
-    ]
+    listed = [(kind, *size, recurrent(program, kind, regions)) for kind, *size, program in entries()]
     return replace(image(folder, listed), geometry=HYBRID, bundle="ab" * 32)
+
+
+def recurrent(program: Program, kind: Kind, regions: tuple[Region, ...]) -> Program:
+    """A program over `regions`: first pointers at the field that `kind` is told, third ones at factors if any."""
+    params = program.params.copy()
+    params["value"][:: len(SIZES)] = IoLayout(HYBRID).fields[TOLD[kind]].offset
+    if kind is not Kind.EXTEND:
+        params["region"][2] = len(regions) - 1
+    return replace(program, regions=regions, params=params)
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +133,54 @@ def test_a_snapshot_of_another_bundle_is_refused(executor: CudaExecutor, gpu: Hy
         with pytest.raises(BundleMismatch, match=r"a snapshot of \d+ bytes of bundle .*, prefill the text again"):
             executor.restore(1, other)
     assert len(gpu.calls) == calls
+
+
+@pytest.mark.parametrize("slot", [-1, -GEOMETRY.max_lanes, GEOMETRY.max_lanes])
+def test_a_slot_that_is_not_there_is_refused(executor: CudaExecutor, gpu: HybridGpu, slot: int) -> None:
+    snapshot, calls = executor.save(1, 3), len(gpu.calls)
+    for call in (lambda: executor.save(slot, 3), lambda: executor.restore(slot, snapshot)):
+        calls = len(gpu.calls)
+        with pytest.raises(UsageError, match=rf"no state slot {slot}; this executor has 0 to 1, ask for one of them"):
+            call()
+        assert len(gpu.calls) == calls
+
+
+def test_a_model_without_states_saves_none(gpu: HybridGpu, tmp_path: Path) -> None:
+    gpu.layout = IoLayout(GEOMETRY)
+    made = CudaExecutor(image(tmp_path), num_pages=NUM_PAGES, driver=Driver(gpu))
+    with pytest.raises(UsageError, match="no recurrent layers, so there is no state to save"):
+        made.save(0, 1)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "words"),
+    [
+        (Kind.EXTEND, Kind.VERIFY_CHAIN, "takes factors, as no extend does"),
+        (Kind.EXTEND, Kind.VERIFY_TREE, "takes ancestors, as no extend does"),
+        (Kind.EXTEND, Kind.COMMIT, "takes moves, as no extend does"),
+        (Kind.VERIFY_CHAIN, Kind.EXTEND, "takes no factors, as every verify-chain does"),
+        (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, "takes ancestors, as no verify-chain does"),
+        (Kind.VERIFY_TREE, Kind.EXTEND, "takes no ancestors, as every verify-tree does"),
+        (Kind.VERIFY_TREE, Kind.VERIFY_CHAIN, "takes no ancestors, as every verify-tree does"),
+        (Kind.VERIFY_TREE, Kind.COMMIT, "takes moves, as no verify-tree does"),
+        (Kind.COMMIT, Kind.EXTEND, "takes no moves, as every commit does"),
+        (Kind.COMMIT, Kind.VERIFY_CHAIN, "takes no moves, as every commit does"),
+    ],
+)
+def test_an_entry_that_names_another_kinds_program_is_refused(
+    gpu: HybridGpu, tmp_path: Path, kind: Kind, other: Kind, words: str
+) -> None:
+    """One of many, the last of its kind, and no driver is asked for anything but what it is."""
+    made = hybrid(tmp_path)
+    programs = list(made.programs)
+    place = max(i for i, entry in enumerate(programs) if entry[0] is kind)
+    _, context, rows, _ = programs[place]
+    programs[place] = (kind, context, rows, next(entry[3] for entry in programs if entry[0] is other))
+    line = rf"^{kind} entry of class {context}, {rows} rows: its program {words}; rebuild the bundle$"
+    with pytest.raises(BundleCorrupt, match=line):
+        CudaExecutor(replace(made, programs=programs), num_pages=NUM_PAGES, driver=Driver(gpu))
+    assert gpu.calls == ["cuInit"]
 
 
 def test_passes_are_told_parents_and_slots(executor: CudaExecutor, gpu: HybridGpu) -> None:
