@@ -31,6 +31,9 @@ VARIANTS = {
     "qwen2-one-layer": ("qwen2", {"num_hidden_layers": 1, "tie_word_embeddings": False}),
 }
 
+SHAPES = ("llama-yarn", "mistral", "qwen2", "qwen3", *HYBRIDS, "qwen3_5-yarn", "qwen3-bias")
+"""Those whose layers or heads are not another's: rows pass through the others alike."""
+
 
 def checkpoint(folder: Path, name: str) -> Path:
     family, overrides = VARIANTS.get(name, (name, {}))
@@ -89,6 +92,7 @@ def _exact_rotary(ours: ReferenceModel):  # type: ignore[no-untyped-def]
     return forward
 
 
+@pytest.mark.parametrize("folder", SHAPES, indirect=True)
 def test_chunks_of_any_size_equal_the_whole(ours: ReferenceModel) -> None:
     ids = text(40)
     whole = ours.forward(ids)
@@ -98,6 +102,7 @@ def test_chunks_of_any_size_equal_the_whole(ours: ReferenceModel) -> None:
         close(torch.cat(chunks), whole, 1e-12)
 
 
+@pytest.mark.parametrize("folder", SHAPES, indirect=True)
 def test_tree_rows_equal_the_text_of_their_path(ours: ReferenceModel) -> None:
     prompt, tokens = text(37), text(12, seed=2)
     tree = DraftTree(tokens, [-1, 0, 1, 1, 3, 0, 5, 5, 7, 8, 0, 10], [1.0] * 12, ["test"] * 12)
