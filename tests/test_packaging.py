@@ -131,7 +131,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     for package in SETUPTOOLS["packages"]:
         folder = "/".join(package.split("."))
         expected |= {f"{folder}/{path.name}" for path in _folder(package).glob("*.py")}
-    expected |= {f"tandem/kernels/cpu/{path.name}" for path in (ROOT / "kernels" / "cpu").glob("*.*")}
+    for room in ("cpu", "cuda/host"):
+        expected |= {f"tandem/kernels/{room}/{path.name}" for path in (ROOT / "kernels" / room).glob("*.*")}
     expected |= {f"tandem/compile/gate/{path.name}" for path in (ROOT / "compile" / "gate").glob("*.txt")}
     assert {name for name in names if name.startswith("tandem/")} == expected | {"tandem/py.typed"}
 
