@@ -44,10 +44,11 @@ def _given(program: Program, layout: IoLayout) -> set[str]:
     """Names of the regions, and of the fields of io, that some pointer of `program` leads into."""
     names = [region.name for region in program.regions]
     regions, values = program.params["region"], program.params["value"]
-    given = {names[region] for region in np.unique(regions).tolist() if region >= 0}
+    # Counted and not sorted: a start waits for this, once an entry.
+    given = {names[i] for i in np.flatnonzero(np.bincount(regions[regions >= 0]))}
     if "io" in given:
         fields = list(layout.fields.values())  # in the order of their offsets
         offsets = np.array([field.offset for field in fields], np.uint64)
-        held = np.unique(np.searchsorted(offsets, values[regions == names.index("io")], side="right"))
-        given |= {fields[i - 1].name for i in held.tolist()}
+        held = np.bincount(np.searchsorted(offsets, values[regions == names.index("io")], side="right"))
+        given |= {fields[i - 1].name for i in np.flatnonzero(held)}
     return given

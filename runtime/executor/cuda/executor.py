@@ -50,12 +50,12 @@ class CudaExecutor:
         self.entries = [(kind, context, rows) for kind, context, rows, _ in image.programs]
         self._driver, self._stack = driver or Driver(), ExitStack()
         self._copier, self._sizes = Copier(image.copier), region_bytes(image, num_pages)
+        layout = IoLayout(image.geometry)
         for program in image.distinct:
-            check_regions(program, IoLayout(image.geometry), self._sizes["weights"])
+            check_regions(program, layout, self._sizes["weights"])
             graphs.require(program)
         for kind, context, rows, program in image.programs:
-            where = f"{kind} entry of class {context}, {rows} rows"
-            roles.check(kind, program, IoLayout(image.geometry), where)
+            roles.check(kind, program, layout, f"{kind} entry of class {context}, {rows} rows")
         try:
             self._open(image, POISON if poison else 0)
         except BaseException:
