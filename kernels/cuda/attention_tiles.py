@@ -102,12 +102,9 @@ def split_tile(
     first = first_position(group)
     behind = first_position(group + 1)
     # Positions below `whole`, the end of a tile, are seen by every row: nothing is masked there.
-    if TREE:
+    if TREE or ROWS == 1:
         end = tl.minimum(seen, behind)
-        whole = end
-    elif ROWS == 1:
-        end = tl.minimum(seen, behind)
-        whole = first
+        whole = end if TREE else first
     else:
         own = tl.load(position + row, mask=inside, other=-1)
         end = tl.minimum(tl.max(own, 0) + 1, behind)
