@@ -112,7 +112,7 @@ class Driver:
         self._call("cuMemsetD8Async", address, byte, nbytes, stream)
 
     def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """From pinned memory: returns before the copy is made."""
+        """Returns before the copy is made where `source` is pinned."""
         self._call("cuMemcpyHtoDAsync_v2", target, source, nbytes, stream)
 
     def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:

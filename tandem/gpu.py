@@ -1,4 +1,5 @@
-"""The NVIDIA GPUs of this machine: name, compute capability, size, driver. Asks libcuda alone and makes no context.
+"""The NVIDIA GPUs of this machine: name, compute capability, size, driver. Asks libcuda alone; a context is made only
+by `wake`, for who is about to use one.
 
 Knows nothing of bundles: `tandem.artifacts.fit` compares these facts with what a bundle asks for.
 """

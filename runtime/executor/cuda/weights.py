@@ -76,6 +76,7 @@ class Weights:
 
     def join(self) -> None:
         """Waits until all of it is there. Raises BundleCorrupt or DeviceError, what a reader failed at first."""
+        assert self._transfer is not None, "closed"
         found = _Found()
         while not self._copier.wait(self._transfer, PATIENCE_S, ctypes.byref(found)):
             pass
