@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from figure import Figure, Line
-from sides.process import BENCH, SideError
+from sides.process import SideError, environment
 from spread import Goal, Spread
 
 APART = Goal(1e-4, 0.0)
@@ -60,13 +59,12 @@ def ours(path: Path, windows: Windows, threads: int) -> list[float]:
 
 def theirs(checkpoint: Path, windows: Windows, threads: int) -> list[float]:
     """The same of Transformers, in a process of its own. SideError if it is not installed or fails."""
-    paths = [str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", "sides.transformers_loss", str(checkpoint), str(threads)],
         input=json.dumps([list(ids) for ids in windows]),
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+        env=environment(),
     )
     if done.returncode != 0:
         raise SideError(f"Transformers: {done.stderr.strip().rpartition(chr(10))[2]}")

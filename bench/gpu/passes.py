@@ -6,7 +6,6 @@ last tokens that were kept, wherever they stood: what it costs does not depend o
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,8 +129,6 @@ class Answer:
 
 def answer(executor: Executor, prices: dict[str, Any], context: int, tokens: int) -> Answer:
     """A greedy plain answer of `tokens` behind a prompt of `context`, through the engine's own rounds."""
-    gc.collect()
-    gc.freeze()  # as in a server, which need not look through a framework's objects
     engine = Engine(executor, drafters=None, prices=PriceModel(prices), max_lanes=1)
     found = Answer()
     prompt = tuple(token_ids(context, executor.geometry.vocab_size, SEED))

@@ -53,8 +53,7 @@ class Side:
     def __init__(self, name: str, python: Path, module: str, *arguments: str | Path, **variables: str) -> None:
         self.name = name
         # No current folder on the child's path: it holds packages under generic names.
-        paths = [str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"} | variables
+        env = environment() | variables
         words = [str(python), "-m", module, *map(str, arguments)]
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (a pipe could fill and block the child)
         self._child = subprocess.Popen(
@@ -121,6 +120,12 @@ class Side:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the benchmark's modules, and not those of the folder it runs in, to import."""
+    paths = [str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 def disturbance(sides: list[Side]) -> str:

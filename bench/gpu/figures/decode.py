@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from bench.gpu.context import Context, Missing, child
 from bench.gpu.device import Device
 from bench.gpu.figures.contexts import SHORT
@@ -65,5 +67,7 @@ def milliseconds(context: Context, name: str, tokens: int) -> Spread:
     """Milliseconds a token of several answers, after one that does not count."""
     opened = context.open(name)
     opened.passes.forget()
+    gc.collect()
+    gc.freeze()  # as in a server, which need not look through a framework's objects
     runs = [answer(opened.executor, opened.bundle.prices, SHORT, tokens).ms for _ in range(min(5, context.repeats) + 1)]
     return Spread.of(runs[1:])
