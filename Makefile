@@ -1,4 +1,4 @@
-# make demo: from a checkpoint to exact text. make demo-hybrid: the same with the hybrid that lies in bench/.
+# make demo: from a checkpoint to exact text. make demo-hybrid: the same with a small hybrid, once trained.
 # make test: the test suite. make bench: figures beside peers.
 # Each makes .venv first, once per pyproject.
 PYTHON ?= python3
