@@ -57,7 +57,6 @@ def test_a_bf16_bundle_keeps_its_text(smollm2_bundle: Path, folder: Path) -> Non
     tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
     for prompt in CERTAIN:
         command = [str(Path(sys.executable).parent / "tandem-run"), str(smollm2_bundle), "--drafter", "none", "--json"]
-        command.append("--trust-native")  # built with the user's key, which these tests keep away from
         command += ["--raw", "--prompt", prompt, "--max-tokens", str(LENGTH)]
         answer = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids
