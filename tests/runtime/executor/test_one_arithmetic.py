@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -72,7 +71,7 @@ class Steps:
 
     def _walk(self, ids: Sequence[int]) -> Lane:
         """In the lane that shares most with `ids`, from the last token that it shares, whose step runs again."""
-        shared = [len(commonprefix([held, ids])) for held in self._held]
+        shared = [_common(held, ids) for held in self._held]
         which = max(range(len(shared)), key=lambda i: (shared[i], -len(self._held[i])))
         lane, self._held[which] = self._lanes[which], list(ids)
         lane.length = max(0, shared[which] - 1)
@@ -81,6 +80,11 @@ class Steps:
             assert np.isfinite(found).all()
             self._logits[_key(ids[: end + 1])] = digest(found.tobytes())
         return lane
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(some, others, strict=False)) if a != b), min(len(some), len(others)))
 
 
 def _key(ids: Sequence[int]) -> bytes:
