@@ -227,7 +227,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_no_order_of_passes_moves_a_bit(model: tuple[Staged, Steps]) -> None:
     quick = settings(
-        max_examples=12,
+        max_examples=16,
         stateful_step_count=12,
         deadline=None,
         suppress_health_check=list(HealthCheck),
