@@ -1,7 +1,8 @@
 """Bundles of tiny checkpoints, each compiled once per session by the real command.
 
-Their native code is sealed with a key of the session's own, so that no test touches the user's. All but REAL take the
-tests' library where C++ would be compiled: the same bytes, as `tests/compile/test_build.py` holds.
+Their native code is sealed with a key of the session's own, so that no test touches the user's. All but REAL come of a
+process that need not import torch, and take the tests' library where C++ would be compiled: the same bytes, as
+`tests/compile/test_build.py` holds.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any
 
 from tests.kernels.harness import LEVELS, ready_compiler
 from tests.tiny import make_checkpoint
+from tests.warm import Process
 
 CONTEXT_LENGTH = 256
 REAL = ("qwen3", "bf16")
-"""The family and profile whose C++ is compiled anew."""
+"""The family and profile that the installed command compiles, C++ and all."""
 
 
 @functools.cache
@@ -43,12 +45,18 @@ def compiled(
     """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
     folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_folder()))
     checkpoint = make_checkpoint(folder / "checkpoint", family, **overrides)
-    command = [str(Path(sys.executable).parent / "tandem-compile"), str(checkpoint), "-o", str(folder / profile), "-q"]
+    command = [str(checkpoint), "-o", str(folder / profile), "-q"]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
-    if (family, profile) != REAL:
+    if (family, profile) == REAL:
+        program = str(Path(sys.executable).parent / "tandem-compile")
+        done = subprocess.run([program, *command, *flags], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+    else:
         isa = LEVELS[0] if device == "cpu" else device.removeprefix("cpu-")
         environment["CXX"] = str(ready_compiler(folder / "c++", isa))
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+        process = Process([*command, *flags], folder, environment)
+        errors = process.communicate()[1]
+        process.close()
+        assert process.returncode == 0, errors
     return folder / profile

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,14 +43,18 @@ def smollm2_gguf() -> Path:
 def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bf16 bundle of the real checkpoint for this machine's CPU, built once per session by the real command.
 
-    Its context is short, since all classes of it are measured, and its library is the tests' own, as in `bundles`.
+    Its context is short, since all classes of it are measured; its library and key are the tests' own, as in `bundles`.
     """
+    from tests.bundles import state_home
     from tests.kernels.harness import ready_compiler
+    from tests.warm import Process
 
     folder = tmp_path_factory.mktemp("smollm2")
-    command = [str(Path(sys.executable).parent / "tandem-compile"), str(smollm2_gguf), "--profile", "bf16"]
-    command += ["-o", str(bundle := folder / "bf16"), "--device", "cpu", "--max-seq-len", "1024"]
-    environment = {**os.environ, "CXX": str(ready_compiler(folder / "c++"))}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    words = [str(smollm2_gguf), "--profile", "bf16", "-o", str(bundle := folder / "bf16"), "-q"]
+    words += ["--device", "cpu", "--max-seq-len", "1024"]
+    own = {"CXX": str(ready_compiler(folder / "c++")), "XDG_STATE_HOME": str(state_home())}
+    process = Process(words, folder, os.environ | own)
+    errors = process.communicate()[1]
+    process.close()
+    assert process.returncode == 0, errors
     return bundle

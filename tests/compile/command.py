@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.kernels.harness import ready_compiler, stand_in
+from tests.warm import Process
 
 PATIENCE_S = 120
-PROGRAM = str(Path(sys.executable).parent / "tandem-compile")
 
 
 class Command:
@@ -30,21 +27,14 @@ class Command:
     def __init__(self, model: Path, folder: Path) -> None:
         self.model, self.folder, self.here = model, folder, folder / "here"
         self.here.mkdir()
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Process] = []
         ready_compiler(folder / "ready")
         stand_in(folder / "stuck", f'> "{folder}/$$.pid"; exec sleep 600')
 
-    def start(self, cxx: str, *flags: str, **streams: Any) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [PROGRAM, str(self.model), "-o", "b", "--max-seq-len", "64", *flags],
-            cwd=self.here,
-            env={**os.environ, "CXX": str(self.folder / cxx)},
-            text=True,
-            start_new_session=True,
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams,
-        )
-        self.processes.append(process)
-        return process
+    def start(self, cxx: str, *flags: str, terminal: str | None = None) -> Process:
+        words = [str(self.model), "-o", "b", "--max-seq-len", "64", *flags]
+        self.processes.append(Process(words, self.here, os.environ | {"CXX": str(self.folder / cxx)}, terminal))
+        return self.processes[-1]
 
     def names(self) -> list[str]:
         """What lies in `here`; random parts of names are cut off."""
@@ -52,11 +42,10 @@ class Command:
 
     def close(self) -> None:
         for process in self.processes:
-            process.kill()
-            process.wait()
+            process.close()
 
 
-def until(process: subprocess.Popen[str], found: Callable[[], object]) -> None:
+def until(process: Process, found: Callable[[], object]) -> None:
     """Waits until `found` is true; the process must live."""
     end = time.monotonic() + PATIENCE_S
     while not found():
@@ -65,7 +54,7 @@ def until(process: subprocess.Popen[str], found: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def killed(process: subprocess.Popen[str]) -> None:
+def killed(process: Process) -> None:
     """Kill -9, and waits for the end."""
     process.kill()
     assert process.wait() in (-signal.SIGKILL, 0)

@@ -8,7 +8,6 @@ import pty
 import random
 import re
 import struct
-import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,9 +42,9 @@ def kill_at(command: Command, percent: int, *flags: str) -> None:
     """Kills a compile when its progress bar says `percent` or more."""
     screen, terminal = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = command.start("ready", *flags, stdout=subprocess.DEVNULL, stderr=terminal)
-    os.close(terminal)
-    shown = b""
+    process = command.start("ready", *flags, terminal=os.ttyname(terminal))
+    shown = os.read(screen, 100)
+    os.close(terminal)  # the process has its own by now, with whose end reads end as well
     while not any(int(found) >= percent for found in PERCENT.findall(shown)):
         # Little at a time: a terminal that nobody reads holds the process up, so it is not far ahead.
         shown = shown[-200:] + os.read(screen, 100)

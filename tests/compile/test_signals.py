@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tandem.command import INTERRUPTED
 from tandem.compile.examine import MODULE
 from tests.compile.command import PATIENCE_S, Command, gone, until
 from tests.tiny import make_checkpoint
+from tests.warm import Process
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def command(model: Path, tmp_path: Path) -> Iterator[Command]:
     command.close()
 
 
-def provers(process: subprocess.Popen[str]) -> list[int]:
+def provers(process: Process) -> list[int]:
     """Process ids of the command's proving children."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     children = path.read_text().split() if path.exists() else []

@@ -17,6 +17,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
+from tests.bundles import state_home
 from tests.fakes import ScriptedExecutor, geometry
 from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
 
@@ -124,7 +125,8 @@ def test_tokenizers_that_fail_are_refused_at_load(tmp_path: Path, change: dict[s
 
 
 @pytest.mark.smollm2
-def test_smollm2_knows_the_capital_of_france(smollm2_bundle: Path) -> None:
+def test_smollm2_knows_the_capital_of_france(smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(state_home()))
     service = load(smollm2_bundle, LoadOptions(max_num_seqs=1, max_model_len=256))
     try:
         events: queue.Queue[Event] = queue.Queue()

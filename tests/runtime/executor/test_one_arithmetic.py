@@ -50,8 +50,9 @@ class Steps:
     """What one-token steps on one thread give: digests of logits and of K and V by token prefix."""
 
     def __init__(self, staged: Staged) -> None:
-        self._lane = Lane(staged.executor(threads=1, num_pages=8))
-        self._ids: list[int] = []
+        executor = staged.executor(threads=1, num_pages=4 * len(TEXTS))
+        self._lanes = [Lane(executor, range(4 * i, 4 * i + 4), slot=i) for i in range(len(TEXTS))]
+        self._held = [list[int]() for _ in TEXTS]
         self._logits: dict[bytes, str] = {}
         self._states: dict[bytes, str] = {}
 
@@ -65,19 +66,25 @@ class Steps:
     def state(self, ids: Sequence[int]) -> str:
         key = _key(ids)
         if key not in self._states:
-            self._walk(ids)
-            self._states[key] = digest(self._lane.state())
+            self._states[key] = digest(self._walk(ids).state())
         return self._states[key]
 
-    def _walk(self, ids: Sequence[int]) -> None:
-        """From the last token that the lane's text shares with `ids`, whose step runs again."""
-        shared = next((i for i, (a, b) in enumerate(zip(self._ids, ids, strict=False)) if a != b), len(self._ids))
-        self._lane.length = max(0, min(shared, len(ids)) - 1)
-        self._ids = list(ids)
-        for end in range(self._lane.length, len(ids)):
-            (found,) = self._lane.extend(ids[end : end + 1])
+    def _walk(self, ids: Sequence[int]) -> Lane:
+        """In the lane that shares most with `ids`, from the last token that it shares, whose step runs again."""
+        shared = [_common(held, ids) for held in self._held]
+        which = max(range(len(shared)), key=lambda i: (shared[i], -len(self._held[i])))
+        lane, self._held[which] = self._lanes[which], list(ids)
+        lane.length = max(0, shared[which] - 1)
+        for end in range(lane.length, len(ids)):
+            (found,) = lane.extend(ids[end : end + 1])
             assert np.isfinite(found).all()
             self._logits[_key(ids[: end + 1])] = digest(found.tobytes())
+        return lane
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(some, others, strict=False)) if a != b), min(len(some), len(others)))
 
 
 def _key(ids: Sequence[int]) -> bytes:
@@ -220,7 +227,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_no_order_of_passes_moves_a_bit(model: tuple[Staged, Steps]) -> None:
     quick = settings(
-        max_examples=12,
+        max_examples=16,
         stateful_step_count=12,
         deadline=None,
         suppress_health_check=list(HealthCheck),
