@@ -25,15 +25,17 @@ from tandem.kernels.cuda.attention_tiles import (
     load_rows,
     num_tiles,
     part_at,
+    path_places,
     repeated,
     split_tile,
     take_path,
+    take_places,
     tile_of,
 )
 from tandem.kernels.cuda.groups import NUM_SMALL, TILE, first_position, group_of, num_groups
 from tandem.kernels.cuda.launch import Work, kernel, work
-from tandem.kernels.cuda.order import begin
-from tandem.kernels.cuda.softmax import empty, fold
+from tandem.kernels.cuda.order import let_next, wait
+from tandem.kernels.cuda.softmax import begun, empty, ended, fold
 
 ANCESTORS = tl.constexpr(32)
 """Entries of a row's list of ancestors."""
@@ -52,7 +54,7 @@ def attention_split(
 
     Grid (kv heads, row tiles, groups): each program takes every grid[1]-th tile, the largest groups first.
     """
-    begin(PDL)
+    let_next(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
     kv_head, group = tl.program_id(0), NUM_GROUPS - 1 - tl.program_id(2)
     # What rows are is loaded with their number, not behind it; nothing of a row from there on is followed.
@@ -64,7 +66,7 @@ def attention_split(
             table = block_table + tl.sum(lanes, 0) * TABLE_STRIDE
             split_tile(
                 q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, 0, 1, 0, seen,
-                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
+                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM, PDL,
             )  # fmt: skip
     else:
         prefixes = tl.load(prefix + i, mask=i < ROWS, other=0)
@@ -76,8 +78,9 @@ def attention_split(
             seen = tl.sum(tl.where(i == first_row, prefixes, 0), 0) // TILE * TILE
             split_tile(
                 q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, first_row, run_rows, first, seen,
-                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
+                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM, PDL,
             )  # fmt: skip
+    wait(PDL)  # who had nothing to do has not yet
 
 
 @kernel("<m <l <acc <position <count >y")
@@ -91,10 +94,11 @@ def attention_merge(
 
     Grid (rows, heads). DEPTH groups are loaded at once.
     """
-    begin(PDL)
+    let_next(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, BD)
     rows, last = tl.load(count), tl.load(position + row)  # both under way at once
+    wait(PDL)
     if row < rows:
         pair = tl.arange(0, 1)
         at = part_at(row, head // G, 0, ROWS, G, NUM_GROUPS) + head % G
@@ -120,26 +124,37 @@ def attention_tail(
 
     Grid (rows, kv heads). DEPTH groups are loaded at once, for BG >= G pairs; products take 16.
     """
-    begin(PDL)
+    let_next(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
     row, kv_head = tl.program_id(0), tl.program_id(1)
     num_rows, own, committed = tl.load(count), tl.load(position + row), tl.load(prefix + row)
-    if row < num_rows:
-        table, paths = block_table + tl.load(lane + row) * TABLE_STRIDE, ancestor + row * ANCESTORS - committed
+    own_lane = tl.load(lane + row)
+    there = row < num_rows
+    own, committed, own_lane = tl.where(there, own, -1), tl.where(there, committed, 0), tl.where(there, own_lane, 0)
+    table, paths = block_table + own_lane * TABLE_STRIDE, ancestor + row * ANCESTORS - committed
+    end, tail = own + 1, committed // TILE * TILE
+    group = group_of(tail)
+    border = tl.minimum(first_position(group + 1), end)
+    places, shown = path_places(table, paths, kv_head, tail, border, committed, HEAD_DIM, PAGE)
+    wait(PDL)
+    if there:
         pair, few, d = tl.arange(0, 16), tl.arange(0, BG), tl.arange(0, BD)
         inside, head = pair < G, kv_head * G + pair
         rows = load_rows(q, row * Q_STRIDE + head * HEAD_DIM, inside, HEAD_DIM, BD)
-        at, end, tail = part_at(row, kv_head, 0, ROWS, G, NUM_GROUPS), own + 1, committed // TILE * TILE
-        group = group_of(tail)
+        at = part_at(row, kv_head, 0, ROWS, G, NUM_GROUPS)
         # The first groups are under way while the row's own path, behind them in order, is taken.
         ahead = load_groups(m, l, acc, at, few, G, 0, group, ROWS * G, HEAD_DIM, BD, DEPTH)
-        there = pair < tl.where(first_position(group) < tail, G, 0)
-        part_m, part_l, part_acc = load_part(m, l, acc, at + group * (ROWS * G) + pair, there, HEAD_DIM, BD)
-        border = tl.minimum(first_position(group + 1), end)
-        part_m, part_l, part_acc = take_path(
-            rows, k_cache, v_cache, table, paths, kv_head, tail, border, committed, part_m, part_l, part_acc,
+        partly = pair < tl.where(first_position(group) < tail, G, 0)
+        part_m, part_l, part_acc = load_part(m, l, acc, at + group * (ROWS * G) + pair, partly, HEAD_DIM, BD)
+        part_m, sums, part_acc = begun(part_m, part_l, part_acc)
+        part_m, sums, part_acc = take_places(
+            rows, k_cache, v_cache, places, shown, part_m, sums, part_acc, HEAD_DIM, BD, SCALE
+        )  # fmt: skip
+        part_m, sums, part_acc = take_path(
+            rows, k_cache, v_cache, table, paths, kv_head, tail + TILE, border, committed, part_m, sums, part_acc,
             HEAD_DIM, BD, SCALE, PAGE,
         )  # fmt: skip
+        part_m, part_l, part_acc = ended(part_m, sums, part_acc)
         all_m, all_l, all_acc = empty(BG, BD)
         all_m, all_l, all_acc = fold_parts(ahead, all_m, all_l, all_acc, DEPTH)
         all_m, all_l, all_acc = fold_groups(
@@ -149,10 +164,12 @@ def attention_tail(
         all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
         if border < end:  # 32 ancestors reach into one more group at most
             part_m, part_l, part_acc = empty(16, BD)
-            part_m, part_l, part_acc = take_path(
-                rows, k_cache, v_cache, table, paths, kv_head, border, end, committed, part_m, part_l, part_acc,
+            part_m, sums, part_acc = begun(part_m, part_l, part_acc)
+            part_m, sums, part_acc = take_path(
+                rows, k_cache, v_cache, table, paths, kv_head, border, end, committed, part_m, sums, part_acc,
                 HEAD_DIM, BD, SCALE, PAGE,
             )  # fmt: skip
+            part_m, part_l, part_acc = ended(part_m, sums, part_acc)
             all_m, all_l, all_acc = fold(all_m, all_l, all_acc, part_m, part_l, part_acc)
         result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
         out = y + (row * HEADS + head)[:, None] * HEAD_DIM + d[None, :]

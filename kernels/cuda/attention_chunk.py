@@ -54,9 +54,8 @@ def attention_chunk(
 
     Grid (kv heads, tiles of BM pairs), the last rows, which see most, first. Rows of one lane stand together.
     """
-    begin(PDL)
+    num_rows, kv_head = begin(count, PDL), tl.program_id(0)
     G: tl.constexpr = HEADS // KV_HEADS
-    num_rows, kv_head = tl.load(count), tl.program_id(0)
     first_pair = (tl.num_programs(1) - 1 - tl.program_id(1)) * BM
     if first_pair < num_rows * G:
         pair = first_pair + tl.arange(0, BM)

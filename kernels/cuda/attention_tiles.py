@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.groups import TILE, first_position
+from tandem.kernels.cuda.order import prefetch_lines, wait
 from tandem.kernels.cuda.softmax import begun, empty, ended, fold, take_tile
 
 
@@ -88,10 +89,26 @@ def part_at(row, kv_head, group, ROWS: tl.constexpr, G: tl.constexpr, NUM_GROUPS
 
 
 @triton.jit
+def _ask_ahead(
+    k_cache, v_cache, table, page, kv_head, first, end, D: tl.constexpr, BD: tl.constexpr, PAGE: tl.constexpr
+):
+    """Asks the first two tiles of a group, of which one stands in `page`, into L2."""
+    STEP: tl.constexpr = 1024 // k_cache.dtype.element_ty.primitive_bitwidth
+    line = tl.arange(0, TILE * BD // STEP) * STEP
+    at = kv_head * TILE * D + tl.where(line < TILE * D, line, 0)
+    for ahead in tl.static_range(2):
+        if first + ahead * TILE < end:
+            page = tl.load(table + first // TILE + ahead) if ahead else page
+            prefetch_lines(k_cache + page.to(tl.int64) * PAGE + at, 1, STEP)
+            prefetch_lines(v_cache + page.to(tl.int64) * PAGE + at, 1, STEP)
+
+
+@triton.jit
 def split_tile(
     q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, run, run_rows, first_pair, seen,
     TREE: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     SCALE: tl.constexpr, NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One group for the pairs from `first_pair` on of the rows run..run+run_rows-1; nothing where it holds no key.
 
@@ -112,6 +129,9 @@ def split_tile(
         whole = tl.maximum(first, tl.minimum(least // TILE * TILE, end // TILE * TILE))
     if first < end:
         next_page = tl.load(table + first // TILE)
+        if PDL:
+            _ask_ahead(k_cache, v_cache, table, next_page, kv_head, first, end, D, BD, PAGE)
+        wait(PDL)
         rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
         part_m, part_l, part_acc = empty(BM, BD)
         part_m, sums, part_acc = begun(part_m, part_l, part_acc)
@@ -201,22 +221,35 @@ def fold_groups(
 
 
 @triton.jit
-def take_path(
-    q, k_cache, v_cache, table, paths, kv_head, start, end, committed, m, l, acc,
-    D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
-):  # fmt: skip
-    """Takes the positions start..end-1, all of one group, into (m, l, acc) of the pairs of one row.
+def path_places(table, paths, kv_head, first, end, committed, D: tl.constexpr, PAGE: tl.constexpr):
+    """Of positions first..first+TILE-1: where their keys stand in the cache, and which are below `end`.
 
     Those from `committed` on lie in the slots that `paths` names.
     """
-    m, sums, acc = begun(m, l, acc)
+    seen = first + tl.arange(0, TILE)
+    shown = seen < end
+    slot = tl.where(seen < committed, seen, tl.load(paths + seen, mask=shown & (seen >= committed), other=0))
+    page = tl.load(table + slot // TILE, mask=shown, other=0).to(tl.int64) * PAGE
+    return page + (kv_head * TILE + slot % TILE) * D, shown
+
+
+@triton.jit
+def take_places(
+    q, k_cache, v_cache, places, shown, m, sums, acc, D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr
+):  # fmt: skip
+    """Takes what `path_places` gave into (m, sums, acc) of the pairs of one row."""
+    k, v = load_rows(k_cache, places, shown, D, BD), load_rows(v_cache, places, shown, D, BD)
+    visible = tl.broadcast_to(shown[None, :], (q.shape[0], TILE))
+    return take_tile(q, k, v, visible, m, sums, acc, SCALE)
+
+
+@triton.jit
+def take_path(
+    q, k_cache, v_cache, table, paths, kv_head, start, end, committed, m, sums, acc,
+    D: tl.constexpr, BD: tl.constexpr, SCALE: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """Takes the positions start..end-1, all of one group; arguments as of `path_places` and `take_places`."""
     for first in range(start, end, TILE):
-        seen = first + tl.arange(0, TILE)
-        visible = seen < end
-        slot = tl.where(seen < committed, seen, tl.load(paths + seen, mask=visible & (seen >= committed), other=0))
-        page = tl.load(table + slot // TILE, mask=visible, other=0).to(tl.int64) * PAGE
-        offset = page + (kv_head * TILE + slot % TILE) * D
-        k, v = load_rows(k_cache, offset, visible, D, BD), load_rows(v_cache, offset, visible, D, BD)
-        shown = tl.broadcast_to(visible[None, :], (q.shape[0], TILE))
-        m, sums, acc = take_tile(q, k, v, shown, m, sums, acc, SCALE)
-    return ended(m, sums, acc)
+        places, shown = path_places(table, paths, kv_head, first, end, committed, D, PAGE)
+        m, sums, acc = take_places(q, k_cache, v_cache, places, shown, m, sums, acc, D, BD, SCALE)
+    return m, sums, acc

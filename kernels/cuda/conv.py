@@ -94,8 +94,8 @@ def conv_tail(
 
     Grid (blocks of BR rows, blocks of BC channels).
     """
-    begin(PDL)
-    row, rows = tl.program_id(0) * BR + tl.arange(0, BR), tl.load(count)
+    rows = begin(count, PDL)
+    row = tl.program_id(0) * BR + tl.arange(0, BR)
     ends = (row < rows) & ((row == rows - 1) | (tl.load(parent + row + 1, mask=row < rows - 1, other=0) < 0))
     if tl.max(ends.to(tl.int32), 0) > 0:
         c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]

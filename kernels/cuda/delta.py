@@ -25,7 +25,7 @@ from tandem.kernels.cuda.delta_tiles import (
 )
 from tandem.kernels.cuda.kv import power_of_two
 from tandem.kernels.cuda.launch import Work, kernel, work
-from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.order import let_next, wait
 
 MAX_VERIFY_ROWS = 32
 """Rows of a path are bits of one number."""
@@ -41,13 +41,14 @@ def run_of(own, lane, rows, BR: tl.constexpr):
 
 @triton.jit
 def _run(lane, count, BR: tl.constexpr):
-    """(lane, first row, number of rows) of this program."""
+    """(lane, first row, number of rows) of this program; the first row is one of BR also where there are none."""
     rows = tl.load(count)
     if BR == 1:
-        own, first, number = tl.load(lane), rows * 0, rows
+        own, first, number = tl.where(rows > 0, tl.load(lane), 0), rows * 0, rows
     else:
         own = tl.program_id(1)
         first, number = run_of(own, lane, rows, BR)
+        first = tl.minimum(first, BR - 1)
     return own, first, number
 
 
@@ -81,14 +82,15 @@ def delta_rule(
     [rows], count [1] int32; state fp32, this layer's [HEADS, DK, DV] in slot 0 and SLOT elements further in the next
     -> y [rows, Y_STRIDE] in y's own type, and every lane's state behind its last row. Value head h reads key head
     h // GROUP. Grid (heads * blocks of columns, lanes or one row)."""
-    begin(PDL)
+    let_next(PDL)
     BLOCKS: tl.constexpr = (DV + WARPS * COLUMNS - 1) // (WARPS * COLUMNS)
     head = tl.program_id(0) // BLOCKS
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
     own, first, number = _run(lane, count, BR)
+    at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
+    held = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), EACH, DK, DV)
+    wait(PDL)
     if number > 0:
-        at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
-        held = load_state(at, part, column, tl.load(position + first) > 0, EACH, DK, DV)
         following = _row(
             q, k, v, decay, beta, first, head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH
         )  # fmt: skip
@@ -174,14 +176,15 @@ def delta_verify(
     """As `delta_rule`, with `parent` [rows] int32 read where TREE; the state is left, and u_factor fp32
     [rows, HEADS, DV] gets each row's u. Of the commit's other factors, `k` and `decay` themselves are kept by whoever
     gave them. At most 32 rows of a lane."""
-    begin(PDL)
+    let_next(PDL)
     BLOCKS: tl.constexpr = (DV + WARPS * COLUMNS - 1) // (WARPS * COLUMNS)
     head = tl.program_id(0) // BLOCKS
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
     own, first, number = _run(lane, count, BR)
+    at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
+    entry = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), EACH, DK, DV)
+    wait(PDL)
     if number > 0:
-        at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
-        entry = load_state(at, part, column, tl.load(position + first) > 0, EACH, DK, DV)
         held = entry
         path = tl.full((), 0, tl.int64)
         following = _row(

@@ -32,7 +32,7 @@ def delta_commit(
 
     Grid (layers * heads * blocks of columns,).
     """
-    begin(PDL)
+    moves = begin(count, PDL)
     BLOCKS: tl.constexpr = (DV + WARPS * COLUMNS - 1) // (WARPS * COLUMNS)
     KEY: tl.constexpr = HEADS // GROUP * DK
     head = tl.program_id(0) // BLOCKS % HEADS
@@ -40,7 +40,6 @@ def delta_commit(
     k_factor, u_factor = k_factor + layer * K_LAYER, u_factor + layer * U_LAYER
     decay_factor = decay_factor + layer * DECAY_LAYER
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
-    moves = tl.load(count)
     at = state + layer * LAYER + head * (DK * DV)
     held = empty_state(PARTS * COLUMNS * WARPS, EACH)
     following = load_factors(
@@ -73,9 +72,9 @@ def conv_commit(
 
     Grid (layers, blocks of channels).
     """
-    begin(PDL)
+    moves = begin(count, PDL)
     layer, c = tl.program_id(0).to(tl.int64), tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
-    place, moves = tl.arange(0, BP)[:, None], tl.load(count)
+    place = tl.arange(0, BP)[:, None]
     inside = (place < PAST) & (c < CHANNELS)
     for own in range(LANES):
         first, number = run_of(own, move_lane, moves, BM)

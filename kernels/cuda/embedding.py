@@ -15,9 +15,9 @@ BLOCK = 1024
 @triton.jit
 def embedding(token, weight, count, y, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """token int32 [rows], weight [V, WIDTH], count int32 [1] -> y fp32 [rows, WIDTH]; grid (rows, blocks)."""
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < WIDTH
         value = tl.load(weight + tl.load(token + row).to(tl.int64) * WIDTH + i, mask=inside, other=0.0)

@@ -27,9 +27,9 @@ def sigmoid_gate(
 
     Rows begin every *_STRIDE elements.
     """
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0).to(tl.int64)
-    if row < tl.load(count):
+    if row < rows:
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < WIDTH
         value = tl.load(x + row * X_STRIDE + i, mask=inside, other=0.0).to(tl.float32)
@@ -57,9 +57,9 @@ def gated_rms_norm(
     i = tl.arange(0, BLOCK)[None, :]
     inside = i < WIDTH
     gain = tl.load(weight + i, mask=inside, other=0.0)
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0).to(tl.int64)
-    if row < tl.load(count):
+    if row < rows:
         at = tl.program_id(1) * WIDTH + i
         value = tl.load(x + row * X_STRIDE + at, mask=inside, other=0.0).to(tl.float32)
         z = tl.load(gate + row * GATE_STRIDE + at, mask=inside, other=0.0).to(tl.float32)

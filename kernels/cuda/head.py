@@ -20,9 +20,9 @@ CHUNK = 2048
 @triton.jit
 def gather_rows(x, row, count, y, X_STRIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """x [R, WIDTH] with rows every X_STRIDE elements, row int32 [count] -> y [count, WIDTH]; grid (rows, blocks)."""
-    begin(PDL)
+    rows = begin(count, PDL)
     place = tl.program_id(0)
-    if place < tl.load(count):
+    if place < rows:
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < WIDTH
         value = tl.load(x + tl.load(row + place).to(tl.int64) * X_STRIDE + i, mask=inside, other=0.0)
@@ -52,9 +52,9 @@ def argmax_partial(
     Of each chunk the largest logit, the second largest (equal ones count apart) and the lowest id of the largest.
     NaN counts as minus infinity, so that an index is always one of the vocabulary.
     """
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
         logit = tl.load(logits + row.to(tl.int64) * STRIDE + i, mask=i < WIDTH, other=-float("inf"))
         logit = tl.where(logit == logit, logit, -float("inf"))
@@ -71,9 +71,9 @@ def argmax_partial(
 def argmax_gap(value, second, index, count, argmax, gap, CHUNKS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """What `argmax_partial` wrote -> argmax int32 [rows], the lowest id of the largest logit, and gap fp32 [rows],
     largest minus second largest; grid (rows,)."""
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         chunk = tl.arange(0, BLOCK)
         inside = chunk < CHUNKS
         place = row * CHUNKS + chunk

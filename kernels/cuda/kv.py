@@ -31,9 +31,8 @@ def kv_write(
 ):  # fmt: skip
     """k [rows, K_STRIDE] and v [rows, V_STRIDE] fp32, lane and slot [rows], block_table [lanes, TABLE_STRIDE], count
     [1] int32 -> the slots' rows in the caches' own type. Grid (rows, blocks of BH kv heads)."""
-    begin(PDL)
-    row = tl.program_id(0)
-    if row < tl.load(count):
+    rows, row = begin(count, PDL), tl.program_id(0)
+    if row < rows:
         at = place_of(block_table, tl.load(lane + row), tl.load(slot + row), TABLE_STRIDE, PAGE, HEAD_DIM)
         head, d = (tl.program_id(1) * BH + tl.arange(0, BH))[:, None], tl.arange(0, BD)[None, :]
         inside, source, target = (head < KV_HEADS) & (d < HEAD_DIM), head * HEAD_DIM + d, head * TILE * HEAD_DIM + d
@@ -65,8 +64,7 @@ def kv_move(
     Grid (layers, kv heads); caches at layer 0's planes, LAYER elements from layer to layer. Moves that never touch a
     slot written by an earlier one go at once, as those of an accepted path; others one by one.
     """
-    begin(PDL)
-    num_moves = tl.load(count)
+    num_moves = begin(count, PDL)
     i, j = tl.arange(0, BM)[:, None], tl.arange(0, BM)[None, :]
     own, other = tl.load(lane + i, mask=i < num_moves, other=-1), tl.load(lane + j, mask=j < num_moves, other=-2)
     to, earlier = tl.load(target + i, mask=i < num_moves, other=-1), tl.load(target + j, mask=j < num_moves, other=-2)

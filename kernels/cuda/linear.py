@@ -12,17 +12,8 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, Matrix, chunk_tiles, few_tiles
-from tandem.kernels.cuda.order import begin, begin_alone
+from tandem.kernels.cuda.order import begin, begin_alone, prefetch_lines
 from tandem.kernels.cuda.parts import BORDER, first_input
-
-
-@triton.jit
-def prefetch_lines(rows, LINES: tl.constexpr, STEP: tl.constexpr):
-    """Asks L2 for LINES lines, STEP elements each, from each of the addresses `rows` on."""
-    line = rows[:, None] + tl.arange(0, LINES)[None, :] * STEP
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line], dtype=tl.int32, is_pure=False, pack=1
-    )
 
 
 @triton.jit
@@ -199,11 +190,11 @@ def linear(
         _ask_ahead(weight, n0, first_input(part, K, SPLIT), N, K, GATED, BN, PREFETCH)
         if REST > 0:
             _ask_ahead(weight, n0 + BN, first_input(part, K, SPLIT), N, K, GATED, REST, PREFETCH)
-    if EARLY:
-        begin(PDL)
+    if EARLY:  # noqa: SIM108 - a branch of the compiler's
+        rows = begin(count, PDL)
     else:
-        begin_alone(PDL)
-    m, rows = tl.arange(0, BM), tl.load(count)
+        rows = begin_alone(count, PDL)
+    m = tl.arange(0, BM)
     tile, rest = _chains(
         x, weight, bias, m, n0, rows, part, N, K, SPLIT, X_STRIDE, GATED, BM, BN, REST, BK, WEIGHT_LEFT
     )
@@ -236,8 +227,7 @@ def linear_chunk(
 
     Neighbouring programs share GROUP row tiles and walk the columns, so that L2 serves both operands.
     """
-    begin_alone(PDL)
-    rows = tl.load(count)
+    rows = begin_alone(count, PDL)
     columns: tl.constexpr = (N + BN - 1) // BN
     row_tiles = tl.num_programs(0) // columns
     group = tl.program_id(0) // (GROUP * columns)

@@ -14,9 +14,9 @@ import triton.language as tl
 from tandem.kernels.cuda.groups import TILE
 from tandem.kernels.cuda.kv import place_of
 from tandem.kernels.cuda.launch import Work, kernel, work
-from tandem.kernels.cuda.linear import add_products, chain_start, load_tile, prefetch_lines
+from tandem.kernels.cuda.linear import add_products, chain_start, load_tile
 from tandem.kernels.cuda.linear_tiles import MAX_FEW_ROWS, FewTiles, Matrix, few_tiles
-from tandem.kernels.cuda.order import begin, begin_alone
+from tandem.kernels.cuda.order import begin, begin_alone, prefetch_lines
 from tandem.kernels.cuda.rotary import turn
 
 
@@ -54,13 +54,13 @@ def linear_rotary(
     start = weight + head.to(tl.int64) * HEAD_DIM * K
     if PDL and PREFETCH > 0:
         prefetch_lines(start + column * K, PREFETCH // 128, 128 * 8 // weight.dtype.element_ty.primitive_bitwidth)
-    if EARLY:
-        begin(PDL)
-    else:
-        begin_alone(PDL)
     # All at once, not after `count`: a row's angles and its place in the cache are one look-up further, used last.
     at, own, to = tl.load(position + m), tl.load(lane + m), tl.load(slot + m)
-    row_inside = m < tl.load(count)
+    if EARLY:  # noqa: SIM108 - a branch of the compiler's
+        rows = begin(count, PDL)
+    else:
+        rows = begin_alone(count, PDL)
+    row_inside = m < rows
     pair_inside = row_inside[:, None] & (p < HALF)[None, :]
     angle = at.to(tl.int64)[:, None] * HALF + p[None, :]
     cosine = tl.load(cos + angle, mask=pair_inside, other=0.0)

@@ -46,9 +46,9 @@ def rms_norm(
     i = tl.arange(0, BLOCK)
     inside = i < WIDTH
     gain = tl.load(weight + i, mask=inside, other=0.0)
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         start = tl.program_id(1) * WIDTH
         value = tl.load(x + row.to(tl.int64) * X_STRIDE + start + i, mask=inside, other=0.0).to(tl.float32)
         normed = value * _scale(value, WIDTH, EPS) * gain
@@ -84,9 +84,9 @@ def add_rms_norm(
     i = tl.arange(0, BLOCK)
     inside = i < WIDTH
     gain = tl.load(weight + i, mask=inside, other=0.0)
-    begin(PDL)
+    rows = begin(count, PDL)
     place = tl.program_id(0).to(tl.int64)
-    if place < tl.load(count):
+    if place < rows:
         source = place
         if row is not None:
             source = tl.load(row + place).to(tl.int64)

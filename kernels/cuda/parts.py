@@ -68,9 +68,9 @@ def add_parts(
 
     Rows begin every X_STRIDE and Y_STRIDE elements.
     """
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < WIDTH
         total = sum_of_parts(x + row.to(tl.int64) * X_STRIDE + i, inside, PARTS, WIDTH)

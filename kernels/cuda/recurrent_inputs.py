@@ -85,8 +85,7 @@ def recurrent_inputs(
     taps = ()
     for tap in tl.static_range(WIDTH):
         taps = taps + (tl.load(weight + tap * CHANNELS + c, mask=wanted, other=0.0),)  # noqa: RUF005
-    begin(PDL)
-    rows = tl.load(count)
+    rows = begin(count, PDL)
     inside = row < rows
     if block == tl.num_programs(1) - 1:
         _gates(a, b, a_log, dt_bias, decay, beta, row, inside, HEADS, BH, AB_STRIDE)

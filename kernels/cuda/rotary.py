@@ -58,9 +58,9 @@ def rotary(
 ):  # fmt: skip
     """x [rows, X_STRIDE] fp32, cos and sin [positions, HALF] fp32, position [rows] and count [1] int32
     -> y [rows, Y_STRIDE] in y's own type. Grid (rows, blocks of BH heads)."""
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         cosine, sine = _angles(cos, sin, tl.load(position + row), HALF, BP)
         head = (tl.program_id(1) * BH + tl.arange(0, BH))[:, None]
         at = head * HEAD_DIM
@@ -81,10 +81,10 @@ def rotary_kv_write(
 
     q, k, v [rows, their STRIDE] fp32. Grid (rows, blocks of BH query heads, then blocks of BH kv heads).
     """
-    begin(PDL)
+    rows = begin(count, PDL)
     Q_BLOCKS: tl.constexpr = (HEADS + BH - 1) // BH
     row, block = tl.program_id(0), tl.program_id(1)
-    if row < tl.load(count):
+    if row < rows:
         cosine, sine = _angles(cos, sin, tl.load(position + row), HALF, BP)
         if block < Q_BLOCKS:
             head = (block * BH + tl.arange(0, BH))[:, None]

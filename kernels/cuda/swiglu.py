@@ -15,9 +15,9 @@ BLOCK = 1024
 @triton.jit
 def swiglu(x, count, y, WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """x [rows, 2 WIDTH] fp32, count int32 [1] -> y [rows, WIDTH] in y's own type; grid (rows, blocks)."""
-    begin(PDL)
+    rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < tl.load(count):
+    if row < rows:
         i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = i < WIDTH
         gate = tl.load(x + row * X_STRIDE + i, mask=inside, other=0.0)
