@@ -25,7 +25,7 @@ Option = tuple[FewTiles, int]
 """Tiles, and the parts of K."""
 Chosen = dict[Key, Option]
 Attention = tuple[Tiles, tuple[int, int, int] | None]
-"""Tiles of the split, and warps, depth and stages of what folds its groups; None leaves those as they are."""
+"""Tiles of the split, and warps, depth and columns of what folds its groups; None leaves those as they are."""
 
 
 def options(matrix: Matrix, rows: int) -> list[Option]:
@@ -85,6 +85,7 @@ def split_options(rows: int) -> list[Attention]:
     return [(Tiles(bm, warps, stages), None) for bm in bms for warps in (4, 8) for stages in (1, 2, 3)]
 
 
-def fold_options(chosen: Attention) -> list[Attention]:
+def fold_options(chosen: Attention, head_dim: int, tree: bool) -> list[Attention]:
     """The same split with other ways to fold its groups."""
-    return [(chosen[0], fold) for fold in product((2, 4, 8), (2, 4, 8, 16), (1, 2))]
+    columns = (64, 128, head_dim) if tree and head_dim % 128 == 0 else (head_dim,)
+    return [(chosen[0], fold) for fold in product((2, 4, 8), (2, 4, 8, 16), columns)]

@@ -73,6 +73,7 @@ class Rig:
         bound = next(c for c in (1024, 2048, 4096, 8192, 16384, 32768) if args.at + args.rows <= c)
         self._shape = Shape(kinds, min(bound, args.context), args.rows)
         self.attention: Attention | None = None
+        self.head_dim = spec.head_dim
         self._cubins: dict[Variant, Cubin] = {}
         self._data: dict[str, bytes] = {}
         filling = self.program({}, Shape((Kind.EXTEND,), 0, FILL))
@@ -145,9 +146,12 @@ class Rig:
             tiles, folding = self.attention
             split, (name, fold) = usual(*args, **sizes, tiles=tiles)
             if folding:
-                warps, depth, stages = folding
-                constants = tuple((key, depth if key == "DEPTH" else value) for key, value in fold.constants)
-                fold = replace(fold, num_warps=warps, num_stages=stages, constants=constants)
+                warps, depth, columns = folding
+                facts = dict(fold.constants) | {"DEPTH": depth}
+                if "BV" in facts:
+                    facts["BV"] = columns
+                    fold = replace(fold, grid=(*fold.grid[:2], sizes["head_dim"] // columns))
+                fold = replace(fold, num_warps=warps, constants=tuple(sorted(facts.items())))
             return [split, (name, fold)]
 
         rules_attention.attention_works = works  # type: ignore[assignment]

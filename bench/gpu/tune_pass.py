@@ -55,17 +55,17 @@ def main() -> None:
         now = rig.us({})
         print(f"{args.kind} of {args.rows} at {args.at}: {now:.1f} us, with full edges {late:.1f} us", flush=True)
         if args.attention:
-            search_attention(rig, args.rows)
+            search_attention(rig, args.rows, args.kind is Kind.VERIFY_TREE)
         if args.once:
             print(*rig.parts_of({}), sep="\n  ")
         else:
             search(rig, args)
 
 
-def search_attention(rig: Rig, rows: int) -> None:
+def search_attention(rig: Rig, rows: int, tree: bool) -> None:
     """Tiles of the split first, then how its groups are folded."""
     rig.attention = fastest(rig, split_options(rows))
-    rig.attention = fastest(rig, fold_options(rig.attention))
+    rig.attention = fastest(rig, fold_options(rig.attention, rig.head_dim, tree))
 
 
 def fastest(rig: Rig, several: list[Attention]) -> Attention:

@@ -212,7 +212,7 @@ def split_tiles(pairs: int, groups: int, itemsize: int, tree: bool) -> Tiles:
         return Tiles(padded(pairs), 4, 3)
     if groups <= NUM_SMALL.value:  # groups of two tiles of keys
         if pairs <= 128:
-            return Tiles(32, 4, 3)
+            return Tiles(32, 8 if tree else 4, 3)
         return Tiles(64, 8, 3) if tree else Tiles(64, 4, 2)
     return Tiles(128, 8, 2) if pairs > 128 and not tree else Tiles(64, 4, 3)
 
@@ -252,8 +252,8 @@ def attention_works(
     )  # fmt: skip
     if tree:
         tail = work(
-            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=8 if groups <= NUM_SMALL.value else 4,
-            BG=1 << (heads // kv_heads - 1).bit_length(), **shapes, **where,
+            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=8, BG=1 << (heads // kv_heads - 1).bit_length(),
+            **shapes, **where,
         )  # fmt: skip
         return [("attention_split", split), ("attention_tail", tail)]
     warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
