@@ -29,6 +29,8 @@ from tandem.kernels.cuda.order import let_next, wait
 
 MAX_VERIFY_ROWS = 32
 """Rows of a path are bits of one number."""
+AHEAD = tl.constexpr(4)
+"""Rows whose inputs are under way at once: a row's arithmetic takes less time than memory does to answer."""
 
 
 @triton.jit
@@ -69,6 +71,23 @@ def _row(
     )
 
 
+@triton.jit
+def _rows_ahead(
+    q, k, v, decay, beta, first, last, head, column,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, Q_STRIDE: tl.constexpr, K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """What each of the AHEAD rows from `first` on brings, `last` again and again behind it."""
+    rows = ()
+    for i in tl.static_range(AHEAD):
+        row = _row(
+            q, k, v, decay, beta, tl.minimum(first + i, last), head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE,
+            DK, DV, BK,
+        )  # fmt: skip
+        rows = rows + (row,)  # noqa: RUF005 - Triton knows no star
+    return rows
+
+
 @kernel("<q <k <v <decay <beta <state_slot <lane <position <count !state >y")
 @triton.jit
 def delta_rule(
@@ -91,17 +110,20 @@ def delta_rule(
     held = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), EACH, DK, DV)
     wait(PDL)
     if number > 0:
-        following = _row(
-            q, k, v, decay, beta, first, head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH
+        last = first + number - 1
+        following = _rows_ahead(
+            q, k, v, decay, beta, first, last, head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV,
+            PARTS * EACH,
         )  # fmt: skip
         for step in range(number):
             row = first + step
-            own_q, own_k, own_v, own_decay, own_beta = following
+            own_q, own_k, own_v, own_decay, own_beta = following[0]
             if BR > 1:
-                following = _row(
-                    q, k, v, decay, beta, tl.minimum(row + 1, first + number - 1), head, column, HEADS, GROUP,
-                    Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH,
+                behind = _row(
+                    q, k, v, decay, beta, tl.minimum(row + AHEAD, last), head, column, HEADS, GROUP, Q_STRIDE,
+                    K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH,
                 )  # fmt: skip
+                following = following[1], following[2], following[3], behind
             keys = deal(own_k, PARTS, COLUMNS, WARPS, EACH)
             queries = deal(own_q, PARTS, COLUMNS, WARPS, EACH)
             held, _u, o = stepped(held, keys, queries, own_v, own_decay, own_beta, PARTS, COLUMNS, WARPS, EACH)
@@ -187,17 +209,20 @@ def delta_verify(
     if number > 0:
         held = entry
         path = tl.full((), 0, tl.int64)
-        following = _row(
-            q, k, v, decay, beta, first, head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH
+        last = first + number - 1
+        following = _rows_ahead(
+            q, k, v, decay, beta, first, last, head, column, HEADS, GROUP, Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV,
+            PARTS * EACH,
         )  # fmt: skip
         for step in range(number):
             row = first + step
-            own_q, own_k, own_v, own_decay, own_beta = following
+            own_q, own_k, own_v, own_decay, own_beta = following[0]
             if BR > 1:
-                following = _row(
-                    q, k, v, decay, beta, tl.minimum(row + 1, first + number - 1), head, column, HEADS, GROUP,
-                    Q_STRIDE, K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH,
+                behind = _row(
+                    q, k, v, decay, beta, tl.minimum(row + AHEAD, last), head, column, HEADS, GROUP, Q_STRIDE,
+                    K_STRIDE, V_STRIDE, DK, DV, PARTS * EACH,
                 )  # fmt: skip
+                following = following[1], following[2], following[3], behind
             if TREE:
                 above = tl.load(parent + row)
                 if (step > 0) & (above != row - 1):
