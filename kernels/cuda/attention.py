@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.attention_tiles import (
+    ask_ahead,
     fold_groups,
     fold_parts,
     load_groups,
@@ -60,16 +61,22 @@ def attention_split(
     # What rows are is loaded with their number, not behind it; nothing of a row from there on is followed.
     i, rows = tl.arange(0, BR), tl.load(count)
     lanes = tl.load(lane + i, mask=i < ROWS, other=0)
+    prefixes = tl.load(prefix + i, mask=i < ROWS, other=0)
+    table = block_table + tl.where(rows > 0, tl.sum(tl.where(i == 0, lanes, 0), 0), 0) * TABLE_STRIDE
+    if PDL:
+        # One program for all tiles of the first lane; the others' keys are waited for.
+        committed = tl.sum(tl.where(i == 0, prefixes, 0), 0)
+        asked = tl.where((rows > 0) & (tl.program_id(1) == 0), committed, 0)
+        ask_ahead(k_cache, v_cache, table, kv_head, group, asked, HEAD_DIM, BD, PAGE)
+    wait(PDL)
     if ROWS == 1:
-        seen = tl.load(prefix) // TILE * TILE if TREE else tl.load(position) + 1
+        seen = tl.sum(prefixes, 0) // TILE * TILE if TREE else tl.load(position) + 1
         if rows > 0:
-            table = block_table + tl.sum(lanes, 0) * TABLE_STRIDE
             split_tile(
                 q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, 0, 1, 0, seen,
-                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM, PDL,
+                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
             )  # fmt: skip
     else:
-        prefixes = tl.load(prefix + i, mask=i < ROWS, other=0)
         others = (i < rows) & (lanes != tl.sum(tl.where(i == 0, lanes, 0), 0))
         one_lane = tl.max(others.to(tl.int32), 0) == 0
         for t in range(tl.program_id(1), num_tiles(one_lane, lane, rows, G, BM, BR), tl.num_programs(1)):
@@ -78,9 +85,8 @@ def attention_split(
             seen = tl.sum(tl.where(i == first_row, prefixes, 0), 0) // TILE * TILE
             split_tile(
                 q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, first_row, run_rows, first, seen,
-                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM, PDL,
+                TREE, ROWS, HEADS, G, HEAD_DIM, BD, SCALE, NUM_GROUPS, Q_STRIDE, PAGE, BM,
             )  # fmt: skip
-    wait(PDL)  # who had nothing to do has not yet
 
 
 @kernel("<m <l <acc <position <count >y")

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.groups import TILE, first_position
-from tandem.kernels.cuda.order import prefetch_lines, wait
+from tandem.kernels.cuda.order import prefetch_lines
 from tandem.kernels.cuda.softmax import begun, empty, ended, fold, take_tile
 
 
@@ -89,18 +89,19 @@ def part_at(row, kv_head, group, ROWS: tl.constexpr, G: tl.constexpr, NUM_GROUPS
 
 
 @triton.jit
-def _ask_ahead(
-    k_cache, v_cache, table, page, kv_head, first, end, D: tl.constexpr, BD: tl.constexpr, PAGE: tl.constexpr
-):
-    """Asks the first two tiles of a group, of which one stands in `page`, into L2."""
+def ask_ahead(
+    k_cache, v_cache, table, kv_head, group, seen, D: tl.constexpr, BD: tl.constexpr, PAGE: tl.constexpr
+):  # fmt: skip
+    """Asks the first two tiles of a group into L2, as far as they begin below position `seen`."""
     STEP: tl.constexpr = 1024 // k_cache.dtype.element_ty.primitive_bitwidth
     line = tl.arange(0, TILE * BD // STEP) * STEP
     at = kv_head * TILE * D + tl.where(line < TILE * D, line, 0)
     for ahead in tl.static_range(2):
-        if first + ahead * TILE < end:
-            page = tl.load(table + first // TILE + ahead) if ahead else page
-            prefetch_lines(k_cache + page.to(tl.int64) * PAGE + at, 1, STEP)
-            prefetch_lines(v_cache + page.to(tl.int64) * PAGE + at, 1, STEP)
+        first = first_position(group) + ahead * TILE
+        if first < tl.minimum(seen, first_position(group + 1)):
+            page = tl.load(table + first // TILE).to(tl.int64) * PAGE
+            prefetch_lines(k_cache + page + at, 1, STEP)
+            prefetch_lines(v_cache + page + at, 1, STEP)
 
 
 @triton.jit
@@ -108,7 +109,6 @@ def split_tile(
     q, k_cache, v_cache, position, table, m, l, acc, kv_head, group, run, run_rows, first_pair, seen,
     TREE: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     SCALE: tl.constexpr, NUM_GROUPS: tl.constexpr, Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """One group for the pairs from `first_pair` on of the rows run..run+run_rows-1; nothing where it holds no key.
 
@@ -129,9 +129,6 @@ def split_tile(
         whole = tl.maximum(first, tl.minimum(least // TILE * TILE, end // TILE * TILE))
     if first < end:
         next_page = tl.load(table + first // TILE)
-        if PDL:
-            _ask_ahead(k_cache, v_cache, table, next_page, kv_head, first, end, D, BD, PAGE)
-        wait(PDL)
         rows = load_rows(q, row * Q_STRIDE + head * D, inside, D, BD)
         part_m, part_l, part_acc = empty(BM, BD)
         part_m, sums, part_acc = begun(part_m, part_l, part_acc)

@@ -107,7 +107,7 @@ def delta_rule(
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
     own, first, number = _run(lane, count, BR)
     at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
-    held = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), EACH, DK, DV)
+    held = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), PARTS, EACH, DK, DV)
     wait(PDL)
     if number > 0:
         last = first + number - 1
@@ -129,7 +129,7 @@ def delta_rule(
             held, _u, o = stepped(held, keys, queries, own_v, own_decay, own_beta, PARTS, COLUMNS, WARPS, EACH)
             to = y + row.to(tl.int64) * Y_STRIDE + head * DV + column
             tl.store(to, o.to(y.dtype.element_ty), mask=(part == 0) & (column < DV))
-        store_state(at, held, part, column, True, EACH, DK, DV)
+        store_state(at, held, part, column, True, PARTS, EACH, DK, DV)
 
 
 @triton.jit
@@ -204,7 +204,7 @@ def delta_verify(
     part, column = places(tl.program_id(0) % BLOCKS, PARTS, COLUMNS, WARPS)
     own, first, number = _run(lane, count, BR)
     at = state + tl.load(state_slot + own).to(tl.int64) * SLOT + head * (DK * DV)
-    entry = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), EACH, DK, DV)
+    entry = load_state(at, part, column, (number > 0) & (tl.load(position + first) > 0), PARTS, EACH, DK, DV)
     wait(PDL)
     if number > 0:
         held = entry

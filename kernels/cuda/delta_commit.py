@@ -55,10 +55,10 @@ def delta_commit(
         )  # fmt: skip
         slot = tl.load(state_slot + own).to(tl.int64) * SLOT
         if own != tl.load(move_lane + i - 1, mask=i > 0, other=-1):
-            held = load_state(at + slot, part, column, tl.load(move_target + i) > 0, EACH, DK, DV)
+            held = load_state(at + slot, part, column, tl.load(move_target + i) > 0, PARTS, EACH, DK, DV)
         held = added(faded(held, decay, EACH), deal(k, PARTS, COLUMNS, WARPS, EACH), u, EACH)
         last = own != tl.load(move_lane + i + 1, mask=i + 1 < moves, other=-1)
-        store_state(at + slot, held, part, column, last, EACH, DK, DV)
+        store_state(at + slot, held, part, column, last, PARTS, EACH, DK, DV)
 
 
 @kernel("<raw <state_slot <move_lane <move_row <move_target <count !tail")

@@ -1,9 +1,9 @@
 """What the kernels of the delta rule share: a state in registers, and the arithmetic of one row on it.
 
 The order of every sum is written out, so that no launch, no layout and no compiler moves a bit. A program holds some
-columns of one value head's state: PARTS threads share a column, thread p of them holds the EACH rows from p * EACH on,
-one register each. A state is a tuple of EACH tensors [THREADS], one element a thread; so is a key or a query, the same
-in every column. Knows nothing of lanes, rows of a pass or grids.
+columns of one value head's state: PARTS threads share a column and take its rows in turn, four at a time, until each
+has EACH, one register each. A state is a tuple of EACH tensors [THREADS], one element a thread; so is a key or a query,
+the same in every column. Knows nothing of lanes, rows of a pass or grids.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ def places(block, PARTS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexp
 
 
 @triton.jit
-def _held(part, column, there, row, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr):
-    """Whether a thread's element `row` of a state is one, and is `there`."""
-    return (column < tl.where(there, DV, 0)) & (part * EACH + row < DK)
+def _row_of(i, PARTS: tl.constexpr):
+    """The row of element `i` of a thread whose part is 0; part p's stands 4 p further."""
+    return i // 4 * (4 * PARTS) + i % 4
+
+
+@triton.jit
+def _held(part, column, there, row, DK: tl.constexpr, DV: tl.constexpr):
+    """Whether `row` behind those of the parts before is one of a state, and is `there`."""
+    return (column < tl.where(there, DV, 0)) & (part * 4 + row < DK)
 
 
 @triton.jit
@@ -41,22 +47,28 @@ def empty_state(THREADS: tl.constexpr, EACH: tl.constexpr):
 
 
 @triton.jit
-def load_state(state, part, column, there, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr):
+def load_state(
+    state, part, column, there, PARTS: tl.constexpr, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr
+):  # fmt: skip
     """A head's state [DK, DV] at `state`; zeros where not `there`, a scalar."""
     held = ()
-    at = state + part * (EACH * DV) + column
-    for row in tl.static_range(EACH):
-        inside = _held(part, column, there, row, EACH, DK, DV)
+    at = state + part * (4 * DV) + column
+    for i in tl.static_range(EACH):
+        row = _row_of(i, PARTS)
+        inside = _held(part, column, there, row, DK, DV)
         held = held + (tl.load(at + row * DV, mask=inside, other=0.0),)  # noqa: RUF005
     return held
 
 
 @triton.jit
-def store_state(state, held, part, column, there, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr):
+def store_state(
+    state, held, part, column, there, PARTS: tl.constexpr, EACH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr
+):  # fmt: skip
     """The reverse of `load_state`; writes nothing where not `there`."""
-    at = state + part * (EACH * DV) + column
-    for row in tl.static_range(EACH):
-        tl.store(at + row * DV, held[row], mask=_held(part, column, there, row, EACH, DK, DV))
+    at = state + part * (4 * DV) + column
+    for i in tl.static_range(EACH):
+        row = _row_of(i, PARTS)
+        tl.store(at + row * DV, held[i], mask=_held(part, column, there, row, DK, DV))
 
 
 @triton.jit
@@ -80,8 +92,10 @@ def _halves(x):
 def deal(x, PARTS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr, EACH: tl.constexpr):
     """[PARTS * EACH] of `load_head` -> EACH tensors [THREADS]: each thread's own elements.
 
-    Goes through shared memory, so that memory itself is asked once for what all columns need.
+    Goes through shared memory, so that memory itself is asked once for what all columns need. What the threads of a
+    column read there at once stands side by side, in banks of its own.
     """
+    x = tl.permute(tl.reshape(x, (EACH // 4, PARTS, 4)), (1, 0, 2))
     x = tl.broadcast_to(tl.reshape(x, (1, PARTS, 1, EACH)), (WARPS, PARTS, COLUMNS, EACH))
     THREADS: tl.constexpr = WARPS * PARTS * COLUMNS
     # One reshape: the compiler finds the threads' layout through it, and moves nothing but the head itself.

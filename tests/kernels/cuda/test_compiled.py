@@ -10,8 +10,8 @@ from triton.compiler import ASTSource, compile
 
 from tandem.kernels.cuda import embedding, head, linear, linear_rotary, norm
 from tandem.kernels.cuda.launch import TritonKernel, Work
+from tests.kernels.cuda.ptx import GIVEN, WAIT, Early, before_wait
 
-WAIT = "griddepcontrol.wait"
 SHARED = 227 << 10
 """Bytes of shared memory that a block may have on sm_90."""
 
@@ -35,16 +35,22 @@ def _ptx(kernel: TritonKernel, work: Work, **types: str | None) -> str:
     return str(built.asm["ptx"])
 
 
+def _early(kernel: TritonKernel, ptx: str, *left_out: str) -> Early:
+    """What a kernel does before it waits; `left_out` of its pointers are not given."""
+    return before_wait(ptx, [param.name for param in kernel.signature if param.name not in left_out])
+
+
 @pytest.mark.parametrize(("n", "k", "gated"), [(5120, 17408, False), (17408, 5120, True), (960, 576, False)])
 @pytest.mark.parametrize("rows", [1, 32, 2048])
 def test_a_linear_prefetches_weights_then_waits_then_reads(n: int, k: int, gated: bool, rows: int) -> None:
     name, work = linear.linear_work(n, k, rows, gated, 2, k, n)
-    ptx = _ptx(getattr(linear, name), work, x="bf16", weight="bf16", bias=None, count="i32")
+    kernel = getattr(linear, name)
+    ptx = _ptx(kernel, work, x="bf16", weight="bf16", bias=None, count="i32")
     before, after = ptx.split(WAIT)
     early = dict(work.constants).get("EARLY", False)  # else the next kernel's blocks come behind the start of these
     assert "griddepcontrol.launch_dependents" in (before if early else after)
-    assert not any(read in before for read in ("ld.global", "cp.async"))
-    assert ("prefetch.global.L2" in before) == (rows <= 32)
+    asked = frozenset({"weight"} if rows <= 32 else {})
+    assert _early(kernel, ptx, "bias") == Early(frozenset({"count"}), asked, writes=False)
     assert "prefetch.global.L2" not in after
     copies = re.findall(r"cp\.async\.c\S+", after)  # 16 bytes at a time, or loads would not keep memory busy
     assert set(copies) == {"cp.async.cg.shared.global.L2::128B", "cp.async.commit_group;"}
@@ -62,8 +68,9 @@ def test_a_linear_that_turns_prefetches_weights_then_waits_then_reads(rows: int)
     values = dict.fromkeys(("x", "weight", "k_cache", "v_cache", "y"), "bf16")
     ptx = _ptx(linear_rotary.linear_rotary, work, bias=None, **told, **values)
     before, after = ptx.split(WAIT)
-    assert "griddepcontrol.launch_dependents" in before and "prefetch.global.L2" in before
-    assert not any(read in before for read in ("ld.global", "cp.async"))
+    assert "griddepcontrol.launch_dependents" in before
+    given = frozenset({"position", "lane", "slot", "count"})
+    assert _early(linear_rotary.linear_rotary, ptx, "bias") == Early(given, frozenset({"weight"}), writes=False)
     looked_up, products = after.split("cp.async.cg.shared.global", 1)
     assert "ld.global" in looked_up and "ld.global" not in products  # none of their latency behind the products
     assert "fma.rn.f32" not in after  # each product of a rotation is rounded before it is added
@@ -85,28 +92,28 @@ def test_an_fp32_linear_multiplies_and_adds_in_one_rounding() -> None:
         assert "mma.sync" not in ptx and "wgmma" not in ptx  # whose inputs would be cut to tf32
 
 
-def test_norms_read_their_weight_alone_before_they_wait() -> None:
+def test_norms_read_weight_and_count_alone_before_they_wait() -> None:
     width = 5120
     add = norm.add_rms_norm_work(32, width, 1e-6, width, width, width, width)
-    for ptx in (
-        _ptx(norm.add_rms_norm, add, row="i32", count="i32", y="bf16"),
-        _ptx(norm.add_rms_norm, add, row=None, sum=None, count="i32"),
-        _ptx(norm.rms_norm, norm.rms_norm_work(32, 24, width // 24, 1e-6, width, width), count="i32", y="bf16"),
+    single = norm.rms_norm_work(32, 24, width // 24, 1e-6, width, width)
+    for kernel, ptx, left_out in (
+        (norm.add_rms_norm, _ptx(norm.add_rms_norm, add, row="i32", count="i32", y="bf16"), ()),
+        (norm.add_rms_norm, _ptx(norm.add_rms_norm, add, row=None, sum=None, count="i32"), ("row", "sum")),
+        (norm.rms_norm, _ptx(norm.rms_norm, single, count="i32", y="bf16"), ()),
     ):
-        before, after = ptx.split(WAIT)
-        assert "ld.global" in before
-        assert after.count("ld.global") > before.count("ld.global")
-        assert "st.global" not in before
+        early = _early(kernel, ptx, *left_out)
+        assert early == Early(frozenset({"weight", "count"}), frozenset(), writes=False)
 
 
-def test_the_ends_of_a_pass_read_nothing_before_they_wait() -> None:
+def test_the_ends_of_a_pass_read_what_it_was_given_alone_before_they_wait() -> None:
     width = 49152
-    for ptx in (
-        _ptx(embedding.embedding, embedding.embedding_work(32, 576), token="i32", weight="bf16", count="i32"),
-        _ptx(head.gather_rows, head.gather_rows_work(32, 576, 576), row="i32", count="i32", y="bf16"),
-        _ptx(head.argmax_partial, head.argmax_partial_work(32, width, width), count="i32", index="i32"),
-        _ptx(head.argmax_gap, head.argmax_gap_work(32, width), index="i32", count="i32", argmax="i32"),
+    for kernel, work, types in (
+        (embedding.embedding, embedding.embedding_work(32, 576), {"token": "i32", "weight": "bf16"}),
+        (head.gather_rows, head.gather_rows_work(32, 576, 576), {"row": "i32", "y": "bf16"}),
+        (head.argmax_partial, head.argmax_partial_work(32, width, width), {"index": "i32"}),
+        (head.argmax_gap, head.argmax_gap_work(32, width), {"index": "i32", "argmax": "i32"}),
     ):
-        before, after = ptx.split(WAIT)
-        assert "ld.global" not in before
-        assert "st.global" in after
+        ptx = _ptx(kernel, work, count="i32", **types)
+        early = _early(kernel, ptx)
+        assert early.read <= GIVEN and not early.asked and not early.writes
+        assert "st.global" in ptx.split(WAIT)[1]

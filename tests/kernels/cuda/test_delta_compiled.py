@@ -13,7 +13,8 @@ import triton
 from tandem.kernels.cuda import conv, delta, delta_commit, recurrent_inputs
 from tandem.kernels.cuda.build import Pointer, Variant, compile_variant
 from tandem.kernels.cuda.launch import TritonKernel, Work
-from tests.kernels.cuda.test_compiled import WAIT, _ptx
+from tests.kernels.cuda.ptx import GIVEN, WAIT, Early, before_wait
+from tests.kernels.cuda.test_compiled import _ptx
 
 INTEGERS = ("state_slot", "lane", "position", "parent", "count", "move_lane", "move_row", "move_target")
 KEY_HEADS, HEADS, DK, DV, CHANNELS, LAYERS = 16, 48, 128, 128, 10240, 48
@@ -106,18 +107,24 @@ def test_a_row_is_the_same_multiplications_and_additions_in_every_kind(name: str
     kernel, work = LAUNCHES[name]
     ptx = _ptx(kernel, work, **types(kernel, work))
     assert len(re.findall(r"\bfma\.rn\.f32", ptx)) == fused
-    assert "ld.global" not in ptx.split(WAIT)[0]
+    early = before_wait(ptx, [param.name for param in kernel.signature])
+    assert (
+        early.read <= GIVEN | {"state"} and not early.writes
+    )  # a state that only earlier passes wrote, or this kernel
     if name != "chunk":  # which also counts its rows
         assert len(re.findall(r"\bshfl", ptx)) == (0 if name == "commit" else 4)  # two exchanges in a column for a sum
     keys = {"tree": 3, "commit": 1}.get(name, 2)
     assert len(re.findall(r"ld\.shared\.v4", ptx)) == keys * EACH // 4
 
 
-def test_inputs_read_weights_alone_before_they_wait() -> None:
+def test_inputs_read_weights_and_count_alone_before_they_wait() -> None:
     for name in ("inputs of a step", "inputs of few", "inputs of a chunk", "inputs of a tree"):
         kernel, work = LAUNCHES[name]
-        before, after = _ptx(kernel, work, **types(kernel, work)).split(WAIT)
-        assert "ld.global" in before and "st.global" not in before
+        told = types(kernel, work)
+        ptx = _ptx(kernel, work, **told)
+        early = before_wait(ptx, [param.name for param in kernel.signature if told.get(param.name, "") is not None])
+        assert early == Early(frozenset({"weight", "count"}), frozenset(), writes=False)
+        after = ptx.split(WAIT)[1]
         per_thread = -(-dict(work.constants)["BR"] * 64 // (32 * work.num_warps))
         assert len(re.findall(r"\bfma\.rn\.f32", after)) == 7 * per_thread  # those of softplus alone
 
