@@ -1,4 +1,4 @@
-# make demo: from a checkpoint to exact text. make demo-hybrid: the same with a small hybrid, once trained.
+# make demo: from a checkpoint to exact text. make demo-hybrid: the same with the small hybrid of bench/demo-hybrid.
 # make test: the test suite. make bench: figures beside peers.
 # Each makes .venv first, once per pyproject.
 PYTHON ?= python3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def card(
 ) -> str:
     """The text of README.md. `samples` are prompts and what the model wrote behind each."""
     sections = [_TITLE, _model(config, settings, parameters), _training(facts, settings, progress, machine)]
-    sections += [_scores(scores, settings), _samples(samples), _data(facts), f"## Command\n\n```\n{command}\n```\n"]
+    sections += [_scores(scores, settings), _samples(samples), _data(facts), _command(command)]
     return "\n".join(sections)
 
 
@@ -114,7 +115,8 @@ Files that training never saw, in windows of {settings.length} tokens; the store
 
 def _samples(samples: Sequence[tuple[str, str]]) -> str:
     shown = [f"````\n{prompt}‖{text}\n````\n" for prompt, text in samples]
-    return "## What it writes\n\nGreedy, behind the mark ‖.\n\n" + "\n".join(shown)
+    head = "## What it writes\n\nGreedy, behind the mark ‖; long texts are cut off. The last one is a chat.\n\n"
+    return head + "\n".join(shown)
 
 
 def _data(facts: Mapping[str, Any]) -> str:
@@ -123,11 +125,26 @@ def _data(facts: Mapping[str, Any]) -> str:
         f"| {s['name']} | {s['version']} | {s['licence']} | {s['files']} | {s['bytes']:,} |" for s in facts["sources"]
     ]
     total = sum(source["bytes"] for source in facts["sources"])
+    text = (
+        f"{facts['train_tokens']:,} training tokens ({domains}): files of the packages below, under their permissive "
+        "licences, without files that mention a GPL, generated files, copies of other packages, and near copies (half "
+        "of the text in lines seen before). Chat is made from their documented functions. The table counts what is "
+        "held out too."
+    )
     return (
-        f"## Data\n\n{facts['train_tokens']:,} training tokens ({domains}): files of the packages below, under their "
-        "permissive licences, without files that mention a GPL, generated files, copies of other packages, and near "
-        "copies (half of the text in lines seen before). Chat is made from their documented functions.\n\n"
+        f"## Data\n\n{textwrap.fill(text, 120, break_on_hyphens=False)}\n\n"
         f"| package | version | licence | files | bytes |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
-        + f"\n| all | | | {sum(source['files'] for source in facts['sources'])} | {total:,} |\n"
+        + f"\n| all | | | {sum(source['files'] for source in facts['sources']):,} | {total:,} |\n"
     )
+
+
+def _command(command: str) -> str:
+    return f"""## Command
+
+```
+{command}
+```
+
+The last command of the run. Where `--stop-after` ended one before it, this one went on from there.
+"""

@@ -6,7 +6,6 @@ import ast
 import json
 from pathlib import Path
 
-import pytest
 from safetensors import safe_open
 
 import bundles
@@ -17,10 +16,6 @@ from tandem.compile.train.run import PROMPTS
 from tandem.compile.train.tokenizer import SPECIAL_TOKENS
 
 MAX_WEIGHT_BYTES = 30_000_000
-
-pytestmark = pytest.mark.skipif(
-    not (bundles.HYBRID / "model.safetensors").is_file(), reason="the demo hybrid is not in this checkout"
-)
 
 
 def test_it_is_a_whole_hybrid_with_a_drafting_layer() -> None:

@@ -72,6 +72,10 @@ def test_a_run_that_stops_and_goes_on(
     card = (model / "README.md").read_text()
     for line in ("| alpha | 1.2 | MIT |", "| python-library | 3 | PSF-2.0 | 1 |", "| packages |", "def fibonacci(n):"):
         assert line in card
+    assert max(map(len, card.split("\n## Data\n")[1].splitlines()[:4])) <= 120
+    assert card.endswith(
+        "```\n\nThe last command of the run. Where `--stop-after` ended one before it, this one went on from there.\n"
+    )
     assert Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size() == 400
 
 
