@@ -33,8 +33,9 @@ from tandem.kernels.cuda.attention_tiles import (
     take_places,
     tile_of,
 )
+from tandem.kernels.cuda.attention_wide import attention_wide_work, fits
 from tandem.kernels.cuda.groups import NUM_SMALL, TILE, first_position, group_of, num_groups
-from tandem.kernels.cuda.launch import Work, kernel, work
+from tandem.kernels.cuda.launch import Constant, Work, kernel, work
 from tandem.kernels.cuda.order import let_next, wait
 from tandem.kernels.cuda.softmax import begun, empty, ended, fold
 
@@ -238,30 +239,40 @@ def attention_works(
     itemsize: int,
     tiles: Tiles | None = None,
 ) -> list[tuple[str, Work]]:
-    """The two launches for a row bucket in a context class: `attention_split`, then what folds its groups.
+    """The two launches for a row bucket in a context class: `attention_split` or `attention_wide`, then what folds.
 
     Their partial results are m and l, fp32 [rows, heads, num_groups(context)], and acc, [.., head_dim]. `page` counts
     elements of `itemsize` bytes; positions stay below `context`.
     """
     pairs, groups = rows * heads // kv_heads, num_groups(context)
-    cut = tiles or split_tiles(pairs, groups, itemsize, tree)
+    given = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "ROWS": rows, "NUM_GROUPS": groups}
+    given |= {"SCALE": exponent_scale(scale), "Q_STRIDE": q_stride, "TABLE_STRIDE": table_stride, "PAGE": page}
+    if tiles is None and fits(pairs, groups, head_dim, itemsize):
+        split = "attention_wide", attention_wide_work(pairs, groups, kv_heads, PLACES, TREE=tree, **given)
+    else:
+        split = "attention_split", _split_work(
+            pairs, groups, tiles or split_tiles(pairs, groups, itemsize, tree), max_lanes, TREE=tree,
+            BD=padded(head_dim), **given,
+        )  # fmt: skip
+    if tree:
+        tail = work(
+            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=8, BG=1 << (heads // kv_heads - 1).bit_length(),
+            BD=padded(head_dim), **given,
+        )  # fmt: skip
+        return [split, ("attention_tail", tail)]
+    warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
+    shapes = {name: given[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "ROWS", "NUM_GROUPS")}
+    merge = work((rows, heads), num_warps=warps, DEPTH=depth, BD=padded(head_dim), **shapes)
+    return [split, ("attention_merge", merge)]
+
+
+def _split_work(pairs: int, groups: int, cut: Tiles, max_lanes: int, **constants: Constant) -> Work:
+    rows, kv_heads = int(constants["ROWS"]), int(constants["KV_HEADS"])
     # A run of one lane ends with a tile that is not full: up to one more tile per further lane.
     needed = -(-pairs // cut.bm)
     most = min(rows, needed + max_lanes - 1)
     row_tiles = max(needed, min(most, PLACES // (kv_heads * groups)))
-    shapes = {"ROWS": rows, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "BD": padded(head_dim)}
-    shapes["NUM_GROUPS"] = groups
-    where = {"SCALE": exponent_scale(scale), "Q_STRIDE": q_stride, "TABLE_STRIDE": table_stride, "PAGE": page}
-    split = work(
-        (kv_heads, row_tiles, groups), num_warps=cut.num_warps, num_stages=cut.num_stages, TREE=tree,
-        BM=cut.bm, BR=1 << (rows - 1).bit_length(), **shapes, **where,
+    return work(
+        (kv_heads, row_tiles, groups), num_warps=cut.num_warps, num_stages=cut.num_stages, BM=cut.bm,
+        BR=1 << (rows - 1).bit_length(), **constants,
     )  # fmt: skip
-    if tree:
-        tail = work(
-            (rows, kv_heads), num_warps=8, num_stages=1, DEPTH=8, BG=1 << (heads // kv_heads - 1).bit_length(),
-            **shapes, **where,
-        )  # fmt: skip
-        return [("attention_split", split), ("attention_tail", tail)]
-    warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
-    merge = work((rows, heads), num_warps=warps, DEPTH=depth, **shapes)
-    return [("attention_split", split), ("attention_merge", merge)]

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from tandem.errors import CompileError
 from tandem.kernels.cuda.launch import Work
@@ -119,7 +120,8 @@ def _source(variant: Variant) -> ASTSource:
         for name, pointer in given.items()
         if pointer is not None and pointer.aligned
     }
-    return ASTSource(kernel.function, signature, constants, attributes)
+    source = GluonASTSource if kernel.function.is_gluon() else ASTSource
+    return source(kernel.function, signature, constants, attributes)
 
 
 def _options(variant: Variant) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tandem.kernels.cuda.attention import attention_merge, attention_split, attention_tail
 from tandem.kernels.cuda.attention_chunk import attention_chunk
+from tandem.kernels.cuda.attention_wide import attention_wide
 from tandem.kernels.cuda.conv import conv_tail
 from tandem.kernels.cuda.delta import delta_rule, delta_verify
 from tandem.kernels.cuda.delta_commit import conv_commit, delta_commit
@@ -24,7 +25,7 @@ KERNELS: dict[str, TritonKernel] = {
     kernel.name: kernel
     for kernel in (
         *(add_parts, add_rms_norm, argmax_gap, argmax_partial),
-        *(attention_chunk, attention_merge, attention_split, attention_tail),
+        *(attention_chunk, attention_merge, attention_split, attention_tail, attention_wide),
         *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
         *(rotary_kv_write, sigmoid_gate, swiglu),

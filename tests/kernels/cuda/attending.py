@@ -83,23 +83,22 @@ def attend(
     bucket = bucket or min(32, count + SPARE)
     context = context or int(rows.position.max()) + 1
     q, y, pointers = _pointers(cache, rows, bucket)
-    works = dict(
-        module.attention_works(
-            rows=bucket, heads=q.shape[1], kv_heads=cache.kv_heads, head_dim=cache.head_dim, context=context,
-            tree=tree, scale=scale, q_stride=q.stride(0), table_stride=cache.table.shape[1], page=cache.page,
-            max_lanes=len(cache.table), itemsize=q.itemsize, tiles=tiles and module.Tiles(*tiles),
-        )
+    (first, first_work), (second, second_work) = module.attention_works(
+        rows=bucket, heads=q.shape[1], kv_heads=cache.kv_heads, head_dim=cache.head_dim, context=context,
+        tree=tree, scale=scale, q_stride=q.stride(0), table_stride=cache.table.shape[1], page=cache.page,
+        max_lanes=len(cache.table), itemsize=q.itemsize, tiles=tiles and module.Tiles(*tiles),
     )  # fmt: skip
     heads, groups = q.shape[1], interpreted("groups").num_groups(context)
     m, l, acc = (torch.full((bucket, heads, groups, *shape), torch.nan) for shape in ((), (), (cache.head_dim,)))
     pointers |= {"prefix": _padded(rows.prefix, bucket), "m": m, "l": l, "acc": acc}
     split = {key: value for key, value in pointers.items() if key != "y"}
-    run(module.attention_split, works["attention_split"], **split)
+    wide = first == "attention_wide"
+    run(getattr(interpreted("attention_wide") if wide else module, first), first_work, **split)
     if tree:
-        run(module.attention_tail, works["attention_tail"], ancestor=_padded(rows.ancestor, bucket), **pointers)
+        run(getattr(module, second), second_work, ancestor=_padded(rows.ancestor, bucket), **pointers)
     else:
         names = ("m", "l", "acc", "position", "count", "y")
-        run(module.attention_merge, works["attention_merge"], **{name: pointers[name] for name in names})
+        run(getattr(module, second), second_work, **{name: pointers[name] for name in names})
     return _result(y, rows)
 
 

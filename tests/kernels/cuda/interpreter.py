@@ -19,6 +19,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 from tandem.kernels.cuda.launch import Work
+from tests.kernels.cuda.gluon import over_triton
 
 PACKAGE = "tandem.kernels.cuda"
 
@@ -38,7 +39,8 @@ def _all_interpreted(name: str) -> ModuleType:
     before = triton.knobs.runtime.interpret
     triton.knobs.runtime.interpret = True
     try:
-        return importlib.import_module(name)
+        with over_triton():
+            return importlib.import_module(name)
     finally:
         triton.knobs.runtime.interpret = before
         for key in [key for key in sys.modules if key.startswith(f"{PACKAGE}.")]:

@@ -7,6 +7,7 @@ import re
 import pytest
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from tandem.kernels.cuda import embedding, head, linear, linear_rotary, norm
 from tandem.kernels.cuda.launch import TritonKernel, Work
@@ -22,7 +23,7 @@ def _ptx(kernel: TritonKernel, work: Work, **types: str | None) -> str:
     elements = {param.name: types.get(param.name, "fp32") for param in kernel.signature}
     given = {name: f"*{element}" for name, element in elements.items() if element}
     missing = {name: None for name, element in elements.items() if not element}
-    source = ASTSource(
+    source = (GluonASTSource if kernel.function.is_gluon() else ASTSource)(
         kernel.function,
         {name: given.get(name, "constexpr") for name in names},
         {**dict(work.constants), **missing, "PDL": True},
