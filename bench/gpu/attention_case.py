@@ -16,11 +16,12 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
-from tandem.kernels.cuda import attention, attention_chunk
 from tandem.kernels.cuda.attention import Tiles, attention_works
 from tandem.kernels.cuda.attention_chunk import attention_chunk_work
-from tandem.kernels.cuda.launch import TritonKernel, Work
+from tandem.kernels.cuda.launch import Work
+from tandem.kernels.cuda.table import KERNELS
 
 PAGE, ANCESTORS, MAX_LANES, MAX_BLOCKS = 64, 32, 8, 640
 FP32, INT32 = ("m", "l", "acc"), ("position", "lane", "prefix", "ancestor", "block_table", "count")
@@ -52,17 +53,13 @@ class Heads:
         return [("attention_chunk", work)]
 
 
-def _kernel(name: str) -> TritonKernel:
-    return getattr(attention_chunk if name == "attention_chunk" else attention, name)
-
-
 @cache
 def compiled(name: str, work: Work) -> Any:
     """Triton's compiled kernel, bf16 in and out, with programmatic dependence; `work` of any grid."""
-    kernel = _kernel(name)
+    kernel = KERNELS[name]
     names, pointers = kernel.function.arg_names, [param.name for param in kernel.signature]
     types = {p: "*fp32" if p in FP32 else "*i32" if p in INT32 else "*bf16" for p in pointers}
-    source = ASTSource(
+    source = (GluonASTSource if kernel.function.is_gluon() else ASTSource)(
         kernel.function,
         {n: types.get(n, "constexpr") for n in names},
         {**dict(work.constants), "PDL": True},
@@ -159,7 +156,7 @@ class Cache:
         calls = []
         for name, work in launches:
             kernel, full = compiled(*gridless((name, work))), {**given, **dict(work.constants), "PDL": True}
-            arguments = [full[argument] for argument in _kernel(name).function.arg_names]
+            arguments = [full[argument] for argument in KERNELS[name].function.arg_names]
             calls.append((kernel[work.grid], arguments))
 
         def call() -> None:

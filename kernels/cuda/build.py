@@ -5,6 +5,7 @@ Knows nothing of programs. Variants are compiled side by side, a process each.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -92,7 +93,8 @@ def compile_variants(
     wanted = list(dict.fromkeys(variants))
     done: dict[Variant, Cubin] = {}
     # A fork would copy a process that may hold CUDA and threads.
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, max(1, len(wanted))), get_context("spawn")) as pool:
+    count = min(os.cpu_count() or 1, max(1, len(wanted)))
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_end_at_once) as pool:
         running = {pool.submit(compile_variant, variant, capability): variant for variant in wanted}
         try:
             for future in as_completed(running):
@@ -102,6 +104,12 @@ def compile_variants(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return {variant: done[variant] for variant in wanted}
+
+
+def _end_at_once() -> None:
+    """For a worker, which has nothing to put in order: Triton 3.9 keeps attributes of Gluon's modules, and says so at
+    length whenever an interpreter that compiled one ends."""
+    atexit.register(os._exit, 0)
 
 
 def _source(variant: Variant) -> ASTSource:
