@@ -51,7 +51,8 @@ def stages(matrix: Matrix, bm: int, bn: int, rest: int, bk: int, places: int) ->
     most = min((SHARED // places - RESERVED) // stage, 12)
     if most >= 2 and stage >= 8 << 10:
         # What no warp group multiplies keeps one stage less in shared memory.
-        yield FewTiles(bm, bn, bk, 4, most if left else most + 1, left, 512, True, rest)
+        for warps in (4, 8) if bn >= 128 else (4,):
+            yield FewTiles(bm, bn, bk, warps, most if left else most + 1, left, 512, True, rest)
 
 
 def small_candidates(matrix: Matrix, bm: int) -> Iterator[FewTiles]:

@@ -191,14 +191,13 @@ def attention_wide(
             part_m, shrink, p = _weighed(s, nothing, SCALE)
             sums, part_acc, stage = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O), 0
             while next_group >= 0:
-                barrier()  # all are done with the tiles that these two take the place of
-                _fetch(v.index(1 - stage), v_cache, table, at, next_start, end, TREE, D, PAGE)
-                over, after, after_start = _behind(turn, next_group, next_start, end, last_group, place, places)
-                _fetch(k.index(stage), k_cache, table, at, after_start, end, TREE, D, PAGE)
-                async_copy.wait_group(2)
-                barrier()
+                async_copy.wait_group(0)
+                barrier()  # copies are seen by all, and all are done with the tiles of the turn before
                 s = warpgroup_mma(queries, k.index(1 - stage).permute((1, 0)), no_scores, use_acc=False, is_async=True)
                 sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
+                over, after, after_start = _behind(turn, next_group, next_start, end, last_group, place, places)
+                _fetch(v.index(1 - stage), v_cache, table, at, next_start, end, TREE, D, PAGE)
+                _fetch(k.index(stage), k_cache, table, at, after_start, end, TREE, D, PAGE)
                 s = _masked(warpgroup_mma_wait(2, deps=[s]), next_start, whole, seen, TREE, S)
                 border, before_m = next_group != group, part_m
                 part_m, shrink, p = _weighed(s, gl.where(border, nothing, part_m), SCALE)

@@ -49,7 +49,7 @@ def test_it_is_what_wide_passes_behind_long_contexts_launch() -> None:
     assert split(32, 4096, head_dim=96) == "attention_split"
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 420), st.integers(1, 6)), min_size=1, max_size=3),
     st.booleans(),
