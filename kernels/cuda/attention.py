@@ -245,8 +245,14 @@ def attention_works(
     elements of `itemsize` bytes; positions stay below `context`.
     """
     pairs, groups = rows * heads // kv_heads, num_groups(context)
-    given = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "ROWS": rows, "NUM_GROUPS": groups}
-    given |= {"SCALE": exponent_scale(scale), "Q_STRIDE": q_stride, "TABLE_STRIDE": table_stride, "PAGE": page}
+    shapes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "ROWS": rows, "NUM_GROUPS": groups}
+    given: dict[str, Constant] = {
+        **shapes,
+        "SCALE": exponent_scale(scale),
+        "Q_STRIDE": q_stride,
+        "TABLE_STRIDE": table_stride,
+        "PAGE": page,
+    }
     if tiles is None and fits(pairs, groups, head_dim, itemsize):
         split = "attention_wide", attention_wide_work(pairs, groups, kv_heads, PLACES, TREE=tree, **given)
     else:
@@ -261,7 +267,6 @@ def attention_works(
         )  # fmt: skip
         return [split, ("attention_tail", tail)]
     warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
-    shapes = {name: given[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "ROWS", "NUM_GROUPS")}
     merge = work((rows, heads), num_warps=warps, DEPTH=depth, BD=padded(head_dim), **shapes)
     return [split, ("attention_merge", merge)]
 

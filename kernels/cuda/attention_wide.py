@@ -231,4 +231,4 @@ def attention_wide_work(pairs: int, groups: int, kv_heads: int, places: int, **c
     """Its launch by as many programs as a GPU of `places` multiprocessors holds at once, one on each."""
     tiles = -(-pairs // BM)
     grid = kv_heads, tiles, max(1, min(groups, places // (kv_heads * tiles)))
-    return work(grid, num_warps=WARPS.value, BM=BM, **constants)
+    return work(grid, num_warps=WARPS.value, num_stages=2, BM=BM, **constants)
