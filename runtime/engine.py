@@ -73,6 +73,11 @@ class Engine:
         return len(self._lanes)
 
     @property
+    def running(self) -> list[Ticket]:
+        """What holds a lane, in the order of admission; for the engine's own thread."""
+        return [lane.ticket for lane in self._lanes]
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 

@@ -31,6 +31,7 @@ _TRUST = click.option("--trust-native", is_flag=True, help="Load native code tha
 EXAMPLES = examples(
     "tandem-check spec BUNDLE --quick    # on the device it is for",
     "tandem-check spec BUNDLE --case 12  # one case again",
+    "tandem-check lanes BUNDLE           # 2,000 requests that come, go and hang up",
     "tandem-check identity OLD NEW",
 )
 
@@ -87,6 +88,48 @@ def spec(
     flags += [*(["--threads", str(threads)] if threads else []), *["--trust-native"] * trust_native]
     again = f"tandem-check spec {' '.join(flags)} --case {report.first.number}" if report.first else None
     facts = _about(opened) | report.facts() | {"reproduce": again}
+    _print(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
+    return 0 if report.held else 1
+
+
+@cli.command(short_help="Are a request's tokens those it has alone?")
+@click.argument("bundle", type=BUNDLE)
+@_JSON
+@_TRUST
+@click.option("--requests", type=click.IntRange(1), help="Requests that come.  [default: 2000, quick 200]")
+@click.option("--lanes", type=click.IntRange(1), help="Served at once.  [default: the most of the bundle, at most 8]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws another crowd.")
+@click.option("--quick", is_flag=True, help="200 requests.")
+def lanes(
+    bundle: Path,
+    as_json: bool,
+    trust_native: bool,
+    requests: int | None,
+    lanes: int | None,
+    seed: int,
+    quick: bool,
+) -> int:
+    """Are a request's tokens those it has alone, whatever runs beside it?
+
+    Requests drawn at random, long and short, greedy and sampled, drafted for well and badly, come in bursts, wait, are
+    served in joint passes and hang up in the queue, the prefill or the middle of an answer. Ids are compared with the
+    same request's alone and plain; the queue's order, waits, pages, slots and memory are held too.
+    """
+    from tandem.artifacts.reader import open_bundle
+    from tandem.runtime.checks.lanes import Lanes, Options, most_lanes
+
+    opened = open_bundle(bundle, trust_native=trust_native)
+    options = Options(requests or (200 if quick else 2000), lanes or most_lanes(opened.geometry), seed)
+    opener = _opener(opened)
+    check = Lanes(opened.geometry, lambda pages: opener(None, pages), _prompts(opened), opened.prices, options)
+    try:
+        with _progress(check.num_steps()) as advance:
+            report = check.run(advance)
+    finally:
+        check.close()
+    flags = [str(bundle), "--lanes", str(options.lanes), "--seed", str(seed), *["--trust-native"] * trust_native]
+    again = f"tandem-check lanes {' '.join(flags)} --requests {report.first.last + 1}" if report.first else None
+    facts = _about(opened) | report.facts() | {"seed": seed, "reproduce": again}
     _print(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
     return 0 if report.held else 1
 
