@@ -18,7 +18,7 @@ DISTINCT = 48
 MOST_TOKENS = 24
 CHUNKS = (5, 16, 64)
 """Rows that a prompt takes of a pass, besides a whole pass."""
-PACES = ((0, 0, 0, 0, 0, 1), (0, 0, 1, 1, 2), (0, 0, 1, 2, 3, 5), (0, 1, 4, 9, 30))
+PACES = ((0, 0, 0, 0, 0, 1), (0, 0, 0, 1, 1), (0, 0, 1, 1, 2), (0, 1, 4, 9, 30))
 """Rounds from one request to the next: a wave floods the engine, keeps it full, or leaves it idle now and then."""
 SAMPLINGS = (
     Sampling(temperature=0.8, top_p=0.95, seed=2026),
@@ -115,12 +115,12 @@ def draw_asks(prompts: Mapping[str, Sequence[int]], geometry: Geometry, seed: in
 def draw_wave(asks: Sequence[Ask], wave: int, first: int, count: int, seed: int) -> list[Visit]:
     """`count` visits numbered from `first` on, in the order of their coming."""
     chance, due, visits = random.Random(f"wave {wave} of {seed}"), 0, list[Visit]()
-    weights = [1 / (1 + len(ask.prompt) / 32) for ask in asks]  # short ones most often
+    weights = [1 / (1 + len(ask.prompt) / 16) for ask in asks]  # short ones most often
     pace = chance.choice(PACES)
     for number in range(first, first + count):
         (ask,) = chance.choices(asks, weights)
         due += chance.choice(pace)
-        max_tokens = chance.randint(1, MOST_TOKENS)
+        max_tokens = max(chance.randint(1, MOST_TOKENS) for _ in range(2))  # long ones most often
         stop_at = chance.randrange(MOST_TOKENS) if chance.random() < 0.25 else None
         speculate = chance.random() < 0.85
         visits.append(Visit(number, ask, max_tokens, stop_at, speculate, due, _hang_up(chance, max_tokens)))

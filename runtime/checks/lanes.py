@@ -28,8 +28,8 @@ from tandem.runtime.request import FinishReason
 from tandem.runtime.router.cut import Router
 
 MOST_LANES = 8
-WAVE = 25
-"""Requests of a wave: four prefill sizes have had one each when the first hundred have ended."""
+WAVE = 50
+"""Requests of a wave, long enough that lanes are mostly full and short enough to be gone through again."""
 WARM = 100
 """Requests after which memory is to be flat."""
 MAX_QUEUE = 6
