@@ -18,7 +18,7 @@ DISTINCT = 48
 MOST_TOKENS = 24
 CHUNKS = (5, 16, 64)
 """Rows that a prompt takes of a pass, besides a whole pass."""
-PACES = ((0, 0, 0, 0, 0, 1), (0, 0, 0, 1, 1), (0, 0, 1, 1, 2), (0, 1, 4, 9, 30))
+PACES = ((0, 0, 0, 0, 0, 1), (0, 0, 0, 1, 1), (0, 0, 1, 1, 2), (0, 0, 2, 4, 9))
 """Rounds from one request to the next: a wave floods the engine, keeps it full, or leaves it idle now and then."""
 SAMPLINGS = (
     Sampling(temperature=0.8, top_p=0.95, seed=2026),
