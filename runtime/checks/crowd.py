@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tandem.artifacts.io import Geometry
-from tandem.runtime.request import Sampling
+from tandem.runtime.request import Penalties, Sampling
 
 DISTINCT = 48
 """Things asked: their plain answers are known, so that a check of thousands stays cheap."""
@@ -25,6 +25,11 @@ SAMPLINGS = (
     Sampling(temperature=1.0, seed=7),
     Sampling(temperature=0.7, top_k=20, min_p=0.02, seed=2**63 + 11),
 )
+PENALTIES = (
+    Penalties(repetition=1.2),
+    Penalties(presence=0.4, frequency=0.6, logit_bias=((1, 2.5), (3, -1.5))),
+    Penalties(repetition=0.9, no_repeat_ngram_size=3),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +39,11 @@ class Ask:
     name: str
     prompt: tuple[int, ...]
     sampling: Sampling
+    penalties: Penalties
 
     def __str__(self) -> str:
         how = "greedy" if self.sampling.temperature == 0 else f"sampled with seed {self.sampling.seed}"
-        return f"{self.name}, {how}"
+        return f"{self.name}, {how}" + ("" if self.penalties.neutral else f", {self.penalties}")
 
 
 class Stage(StrEnum):
@@ -108,7 +114,8 @@ def draw_asks(prompts: Mapping[str, Sequence[int]], geometry: Geometry, seed: in
         if chance.random() < 0.5:  # the same beginning, another end
             ids[-1] = chance.randrange(geometry.vocab_size)
         sampling = Sampling() if chance.random() < 0.5 else chance.choice(SAMPLINGS)
-        asks.append(Ask(f"{length} ids of '{name}' from {start}, the last {ids[-1]}", tuple(ids), sampling))
+        penalties = chance.choice(PENALTIES) if chance.random() < 0.3 else Penalties()
+        asks.append(Ask(f"{length} ids of '{name}' from {start}, the last {ids[-1]}", tuple(ids), sampling, penalties))
     return asks
 
 

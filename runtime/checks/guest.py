@@ -30,7 +30,7 @@ class Plain:
 
 def alone(ask: Ask) -> Request:
     """The request whose answer begins as every answer to `ask` does."""
-    return Request(ask.prompt, MOST_TOKENS, ask.sampling, speculate=False)
+    return Request(ask.prompt, MOST_TOKENS, ask.sampling, speculate=False, penalties=ask.penalties)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,8 @@ class Guest:
     def of(cls, visit: Visit, plain: Sequence[int], chunk: int) -> Guest:
         """A guest whose prompt is taken in by `chunk` rows; `plain` is the whole answer to what it asks."""
         stop_ids = frozenset(plain[visit.stop_at : visit.stop_at + 1] if visit.stop_at is not None else ())
-        request = Request(visit.ask.prompt, visit.max_tokens, visit.ask.sampling, stop_ids, visit.speculate)
+        ask = visit.ask
+        request = Request(ask.prompt, visit.max_tokens, ask.sampling, stop_ids, visit.speculate, ask.penalties)
         wanted = plain[: visit.max_tokens]
         end = next((i + 1 for i, token in enumerate(wanted) if token in stop_ids), len(wanted))
         return cls(visit, request, wanted[:end], -(-len(visit.ask.prompt) // chunk))

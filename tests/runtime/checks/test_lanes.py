@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ def test_a_crowd_has_all_sorts() -> None:
     assert {len(prompt) for prompt in prompts} == set(lengths(CAPACITIES)) >= {1, 7, 8, 9, 17, 50, 85}
     assert chunks(CAPACITIES) == (5, 16, 40) and max(map(len, prompts)) > 2 * max(chunks(CAPACITIES))
     assert any(one != other and one[:8] == other[:8] for one in prompts for other in prompts if len(one) > 8)
-    assert {ask.sampling.temperature == 0 for ask in asks} == {True, False}
+    assert {(ask.sampling.temperature == 0, ask.penalties.neutral) for ask in asks} == set(
+        product((True, False), repeat=2)
+    )
     visits = [visit for wave in range(8) for visit in draw_wave(asks, wave, 0, WAVE, 0)]
     plans = {(visit.hang_up.stage, visit.hang_up.within) for visit in visits if visit.hang_up}
     assert plans == {(stage, within) for stage in Stage for within in (True, False)}
