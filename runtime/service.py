@@ -56,19 +56,31 @@ class Service:
         """Names the compiled bits: equal fingerprints give equal texts."""
         return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat."""
+    def encode(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> tuple[int, ...]:
+        """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat.
+
+        Errors name the field `param`.
+        """
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise RequestError("the prompt is not valid UTF-8 text", param="prompt") from error
+            raise RequestError("the prompt is not valid UTF-8 text", param=param) from error
         # As a batch: only that lets other threads run meanwhile, and a long text takes seconds.
         try:
             return tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the tokenizers library is no Exception
-            raise RequestError(f"the bundle's tokenizer fails at this prompt: {error}", param="prompt") from error
+            raise RequestError(f"the bundle's tokenizer fails at this prompt: {error}", param=param) from error
+
+    def decode(self, ids: Sequence[int], *, param: str) -> str:
+        """The text of `ids`, special tokens included. Errors name the field `param`."""
+        try:
+            return self.tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # as above
+            raise RequestError(f"the bundle's tokenizer fails at these ids: {error}", param=param) from error
 
     def request(
         self,
