@@ -5,7 +5,7 @@ Knows nothing of HTTP or terminals; both stand on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.metrics import Family
 from tandem.runtime.request import Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
 
@@ -28,6 +29,8 @@ class Worker(Protocol):
     def submit(self, request: Request, sink: Sink) -> Ticket: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
+
+    def metrics(self) -> Iterable[Family]: ...
 
     def drain(self, timeout: float | None = None) -> bool: ...
 

@@ -25,6 +25,7 @@ from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, 
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
 from tandem.runtime.http.stream import PING_SECONDS, EventStream, chunks
 from tandem.runtime.http.tokens import detokenize, tokenize
+from tandem.runtime.metrics import CONTENT_TYPE, exposition
 from tandem.runtime.service import Service
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -47,6 +48,7 @@ def build_app(
     routes = [
         Route(HEALTH, endpoints.health),
         Route("/version", endpoints.version),
+        Route("/metrics", endpoints.metrics),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/v1/models", endpoints.models),
@@ -82,6 +84,10 @@ class Endpoints:
 
     async def version(self, request: Request) -> Response:
         return json_response({"version": __version__})
+
+    async def metrics(self, request: Request) -> Response:
+        page = exposition(self._service.worker.metrics(), {"model_name": self._service.model})
+        return Response(page, media_type=CONTENT_TYPE)
 
     async def tokenize(self, request: Request) -> Response:
         return await self._converted(request, tokenize)

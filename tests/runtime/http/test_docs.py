@@ -6,10 +6,15 @@ import json
 import re
 from pathlib import Path
 
+from tandem.runtime.drafters.votes import SOURCE
+from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
 from tandem.runtime.http.schema import ChatBody, CompletionBody
 from tandem.runtime.http.tokens import DetokenizeBody, TokenizeBody
+from tandem.runtime.meter import REASONS, ROUNDS, Plain
+from tandem.runtime.worker import Worker
+from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor
 from tests.service import ScriptedWorker, scripted_service
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"
@@ -57,3 +62,15 @@ def test_every_path_stands_once() -> None:
     written = re.findall(r"`(GET|POST) (/\S*)`", " ".join(line for [line, *_] in cells("endpoint")))
     served = [(method, route.path) for route in routes for method in route.methods - {"HEAD"}]
     assert sorted(written) == sorted((method, path.replace("{name:path}", "{id}")) for method, path in served)
+
+
+def test_every_metric_stands_once_with_its_labels() -> None:
+    engine = Engine(ScriptedExecutor(), drafters=None, prices=FreePrices(), router=EvenRouter())
+    served = [(family.name, family.kind) for family in Worker(engine).metrics()]
+    table = cells("metric")
+    assert [(name.strip("`"), kind) for name, kind, _ in table] == served
+    says = {name.strip("`"): set(re.findall(r"`(\w+)`", text)) for name, _, text in table}
+    assert says["request_success_total"] == {"finished_reason", *REASONS.values()}
+    assert says["rounds_total"] == {"kind", *ROUNDS.values()}
+    assert says["plain_rounds_total"] == {"reason", *Plain}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE}

@@ -63,9 +63,11 @@ def test_api_key() -> None:
         assert client.get("/health").status_code == 200
         for value in (None, "", "s3cret é", "Bearer wrong", "Basic s3cret é"):
             headers = {} if value is None else {"authorization": value.encode("latin-1")}
-            response = client.get("/v1/models", headers=headers)
-            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
-            assert response.json()["error"]["code"] == "invalid_api_key"
+            for path in ("/v1/models", "/metrics", "/version", "/nothing"):
+                response = client.get(path, headers=headers)
+                assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+                assert response.json()["error"]["code"] == "invalid_api_key"
+                assert "s3cret" not in response.text
         assert client.get("/v1/models", headers={"authorization": "Bearer s3cret é".encode()}).status_code == 200
 
 
