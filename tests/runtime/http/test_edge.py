@@ -71,6 +71,16 @@ def test_api_key() -> None:
         assert client.get("/v1/models", headers={"authorization": "Bearer s3cret é".encode()}).status_code == 200
 
 
+@pytest.mark.parametrize("key", ["à", "x\u2005à", "😀", "k" * 500, "a b"])
+def test_any_key_that_is_sent_is_known(key: str) -> None:
+    """The last byte of `à` is Latin-1's no-break space."""
+    with client_of(api_key=key) as client:
+        for value in (f"Bearer {key}", f"bearer  {key} "):
+            assert client.get("/v1/models", headers={"authorization": value.encode()}).status_code == 200
+        for value in (f"Bearer {key}x", f"Bearer {key[1:]}", f"Bearer {key} {key}"):
+            assert client.get("/v1/models", headers={"authorization": value.encode()}).status_code == 401
+
+
 def test_request_ids(client: TestClient) -> None:
     given = {"x-request-id": "abc-1"}
     assert client.get("/health", headers=given).headers["x-request-id"] == "abc-1"
