@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,4 +173,6 @@ def _say(line: str, quiet: bool) -> None:
 
 
 def main() -> None:
+    # What ends a service or a container leaves as little behind as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run_command(command, "tandem-compile"))

@@ -14,6 +14,7 @@ from time import perf_counter
 from tandem.errors import CapacityError, RequestError, TandemError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
+from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
@@ -161,6 +162,20 @@ class Engine:
                 f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
             )
         validate(request.sampling)
+        penalties.validate(request.penalties)
+        if request.penalties.min_tokens > request.max_tokens:
+            raise RequestError(
+                f"min_tokens is {request.penalties.min_tokens} and max_tokens {request.max_tokens}",
+                param="min_tokens",
+                code="invalid_value",
+            )
+        stray = next((token for token, _ in request.penalties.logit_bias if not 0 <= token < vocab_size), None)
+        if stray is not None:
+            raise RequestError(
+                f"token id {stray} of logit_bias is not in the vocabulary of {vocab_size}",
+                param="logit_bias",
+                code="invalid_value",
+            )
 
     def _admit(self) -> None:
         """Give waiting requests lanes and pages, in order; the first that does not fit holds back the rest."""

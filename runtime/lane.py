@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import FinishReason, LaneStats, Ticket
 from tandem.tree import DraftTree
 
@@ -33,6 +34,8 @@ class Lane:
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
+        wanted = request.penalties
+        self.text = None if wanted.neutral else PenalizedText(wanted, request.prompt, request.stop_ids)
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
             self._begin(drafter)
@@ -86,6 +89,8 @@ class Lane:
     def append(self, tokens: list[int]) -> None:
         """More of the text, whose KV is not in; sets `finish` if it ends here."""
         self.ids += tokens
+        if self.text is not None:
+            self.text.extend(tokens)
         self.stats.completion_tokens += len(tokens)
         if tokens[-1] in self.stop_ids:
             self.finish = FinishReason.STOP

@@ -28,6 +28,30 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Penalties:
+    """What is changed of the logits before the draw; `runtime.penalties` defines how. The defaults change nothing.
+
+    `logit_bias` holds (token id, what is added); `min_tokens` holds the answer's stop ids back.
+    """
+
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    no_repeat_ngram_size: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+
+    @property
+    def counted(self) -> bool:
+        """Whether it matters which tokens the text holds."""
+        return self.repetition != 1 or self.presence != 0 or self.frequency != 0
+
+    @property
+    def neutral(self) -> bool:
+        return not (self.counted or self.no_repeat_ngram_size or self.logit_bias or self.min_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt.
 
@@ -39,6 +63,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()
     speculate: bool = True
+    penalties: Penalties = field(default_factory=Penalties)
 
 
 class FinishReason(StrEnum):

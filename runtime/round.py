@@ -139,24 +139,29 @@ def max_joint_rows(executor: Executor) -> int:
     return min(MAX_TREE_ROWS, executor.geometry.max_rows, executor.geometry.max_outputs)
 
 
-def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, depth: int = 0) -> int:
-    """The target's own token after the row of output `first + node`, which stands `depth` tokens past the anchor."""
-    if lane.sampling.temperature == 0:
+def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, said: Sequence[int] = ()) -> int:
+    """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`."""
+    if lane.sampling.temperature == 0 and lane.text is None:
         return outcome.argmax[first + node]
-    return draw(executor.logits(first + node), lane.sampling, lane.seed, len(lane.ids) + depth)
+    logits = executor.logits(first + node)
+    if lane.text is not None:
+        logits = lane.text.applied(logits, said)
+    return draw(logits, lane.sampling, lane.seed, len(lane.ids) + len(said))
 
 
-def walk(tree: DraftTree, target: Callable[[int, int], int], stop_ids: Collection[int]) -> tuple[list[int], list[int]]:
+def walk(
+    tree: DraftTree, target: Callable[[int, Sequence[int]], int], stop_ids: Collection[int]
+) -> tuple[list[int], list[int]]:
     """Accepted nodes, the anchor first, and the tokens that they commit: one more than were guessed right.
 
-    The walk follows `target` (a node and its depth to the target's own token) while the tree guessed it, and ends at
-    a stop id.
+    The walk follows `target` (a node and the tokens committed before it to the target's own next token) while the
+    tree guessed it, and ends at a stop id.
     """
-    path, tokens = [0], [target(0, 0)]
+    path, tokens = [0], [target(0, ())]
     while tokens[-1] not in stop_ids:
         child = tree.follow(path[-1], tokens[-1])
         if child is None:
             break
         path.append(child)
-        tokens.append(target(child, len(tokens)))
+        tokens.append(target(child, tokens))
     return path, tokens

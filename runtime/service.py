@@ -14,7 +14,7 @@ from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.metrics import Family
-from tandem.runtime.request import Request, Sampling, Sink, Ticket
+from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Service:
         *,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
+        penalties: Penalties | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         param: str = "prompt",
@@ -114,9 +115,10 @@ class Service:
             room if max_tokens is None else min(max_tokens, room),
             sampling or Sampling(),
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
+            penalties=penalties or Penalties(),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
-        text = TextStream(self.tokenizer, stops, request.stop_ids)
+        text = TextStream(self.tokenizer, stops, request.stop_ids, request.penalties.min_tokens)
         return self.worker.submit(request, Delivery(text, emit, self.pace))

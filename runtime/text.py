@@ -25,11 +25,15 @@ class Decoder(Protocol):
 class TextStream:
     """The text of one answer. `stops` end it before their first character, `stop_ids` before their token.
 
-    `num_tokens` counts the ids consumed, up to the one that completed a stop.
+    A stop that is complete within the first `min_tokens` ids ends nothing. `num_tokens` counts the ids consumed, up to
+    the one that completed a stop.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Set[int] = frozenset()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Set[int] = frozenset(), min_tokens: int = 0
+    ) -> None:
         self.num_tokens = 0
+        self._min_tokens = min_tokens
         self.stopped = False
         self._decoder = _decoder(tokenizer)
         self._stops = [_StopString(stop) for stop in stops]
@@ -67,7 +71,7 @@ class TextStream:
         text = self._held + text
         for place in range(start, len(text)):
             matches = [stop.length for stop in self._stops if stop.advance(text[place])]
-            if matches:
+            if matches and self.num_tokens > self._min_tokens:
                 self.stopped = True
                 self._held = ""
                 return text[: place + 1 - max(matches)]
@@ -92,7 +96,9 @@ class _StopString:
             self._borders[i] = border
 
     def advance(self, character: str) -> bool:
-        """Takes one more character of the text; true when the stop is complete."""
+        """Takes one more character of the text; true when the stop is complete, which it may be again."""
+        if self.matched == self.length:
+            self.matched = self._borders[-1]
         while self.matched and character != self._text[self.matched]:
             self.matched = self._borders[self.matched - 1]
         self.matched += character == self._text[self.matched]

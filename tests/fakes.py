@@ -21,6 +21,7 @@ from tandem.runtime.executor.snapshot import Snapshot
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
+from tests.penalties_reference import penalized
 
 Script = Sequence[int] | Callable[[tuple[int, ...]], int]
 MARK_BYTES = 8
@@ -56,7 +57,10 @@ def plain_text(request: Request, vocab_size: int, context_length: int) -> list[i
     """The answer by definition: no lanes, pages, rows or drafts."""
     ids, below, sampling = list(request.prompt), marks(request.prompt), request.sampling
     while len(ids) < min(len(request.prompt) + request.max_tokens, context_length):
-        ids.append(draw(row_logits(below[-1], vocab_size), sampling, sampling.seed or 0, len(ids)))
+        logits, answer = row_logits(below[-1], vocab_size), ids[len(request.prompt) :]
+        if not request.penalties.neutral:
+            logits = penalized(logits, request.penalties, request.prompt, answer, request.stop_ids)
+        ids.append(draw(logits, sampling, sampling.seed or 0, len(ids)))
         below.append(mark(below, ids[-1], len(below)))
         if ids[-1] in request.stop_ids:
             break

@@ -39,6 +39,12 @@ def _layout(rows, columns):
     return gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
 
 
+@constexpr_function
+def _accumulator(columns):
+    """Of a product's result, 64 rows of each group of four warps."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, columns, 16])
+
+
 @gluon.jit
 def _first_position(group):
     middle = SMALL_END + (group - NUM_SMALL) * MIDDLE
@@ -125,6 +131,64 @@ def _store(
     gl.store(acc + (first + row)[:, None] * D + d[None, :], part_acc, mask=inside)
 
 
+@gluon.jit
+def _take_lane(
+    queries, k, v, ones, k_cache, v_cache, table, m, l, acc, seen, end, whole, group, last_group, place, places, pair,
+    low, high, kv_head, TREE: gl.constexpr, D: gl.constexpr, SCALE: gl.constexpr, PAIRS: gl.constexpr,
+    NUM_GROUPS: gl.constexpr, PAGE: gl.constexpr, BM: gl.constexpr,
+):  # fmt: skip
+    """What a place does for one lane: its groups from `group` on, whose results the pairs low..high-1 get.
+
+    `queries` [BM, D], two tiles of k and v, and `ones` [TILE, COLUMNS] stand in shared memory. In each turn the scores
+    of a tile and the values of the one before are multiplied while the exponentials of the scores are taken.
+    """
+    S: gl.constexpr = _accumulator(TILE)
+    O: gl.constexpr = _accumulator(D)
+    L: gl.constexpr = _accumulator(COLUMNS)
+    at = kv_head * (TILE * D)
+    start = _first_position(group)
+    barrier()  # the last lane's tiles are no longer read
+    _fetch(k.index(0), k_cache, table, at, start, end, TREE, D, PAGE)
+    _fetch(v.index(0), v_cache, table, at, start, end, TREE, D, PAGE)
+    turn, next_group, next_start = _behind(0, group, start, end, last_group, place, places)
+    _fetch(k.index(1), k_cache, table, at, next_start, end, TREE, D, PAGE)
+    async_copy.wait_group(2)
+    fence_async_shared()
+    barrier()
+    no_scores = gl.zeros([BM, TILE], gl.float32, S)
+    s = warpgroup_mma(queries, k.index(0).permute((1, 0)), no_scores, use_acc=False, is_async=True)
+    s = _masked(warpgroup_mma_wait(0, deps=[s]), start, whole, seen, TREE, S)
+    nothing = gl.full([BM], float("-inf"), gl.float32, gl.SliceLayout(1, S))
+    part_m, shrink, p = _weighed(s, nothing, SCALE)
+    sums, part_acc, stage = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O), 0
+    while next_group >= 0:
+        async_copy.wait_group(0)
+        barrier()  # copies are seen by all, and all are done with the tiles of the turn before
+        s = warpgroup_mma(queries, k.index(1 - stage).permute((1, 0)), no_scores, use_acc=False, is_async=True)
+        sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
+        over, after, after_start = _behind(turn, next_group, next_start, end, last_group, place, places)
+        _fetch(v.index(1 - stage), v_cache, table, at, next_start, end, TREE, D, PAGE)
+        _fetch(k.index(stage), k_cache, table, at, after_start, end, TREE, D, PAGE)
+        s = _masked(warpgroup_mma_wait(2, deps=[s]), next_start, whole, seen, TREE, S)
+        border, before_m = next_group != group, part_m
+        part_m, shrink, p = _weighed(s, gl.where(border, nothing, part_m), SCALE)
+        sums, part_acc, p = warpgroup_mma_wait(0, deps=[sums, part_acc, p])
+        if border:
+            _store(
+                m, l, acc, before_m, sums, part_acc, pair, low, high, kv_head, group, S, L, O, PAIRS, D, NUM_GROUPS
+            )  # fmt: skip
+            sums, part_acc = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O)
+        else:
+            sums = sums * gl.convert_layout(shrink, gl.SliceLayout(1, L))[:, None]
+            part_acc = part_acc * gl.convert_layout(shrink, gl.SliceLayout(1, O))[:, None]
+        turn, group, next_group, next_start, stage = over, next_group, after, after_start, 1 - stage
+    async_copy.wait_group(0)
+    barrier()
+    sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
+    sums, part_acc = warpgroup_mma_wait(0, deps=[sums, part_acc])
+    _store(m, l, acc, part_m, sums, part_acc, pair, low, high, kv_head, group, S, L, O, PAIRS, D, NUM_GROUPS)
+
+
 @kernel("<q <k_cache <v_cache <position <lane <prefix <block_table <count >m >l >acc")
 @gluon.jit
 def attention_wide(
@@ -136,9 +200,7 @@ def attention_wide(
     """As `attention_split`, of bf16. Grid (kv heads, tiles of BM pairs, places): a place takes a group in each turn."""
     G: gl.constexpr = HEADS // KV_HEADS
     D: gl.constexpr = HEAD_DIM
-    S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, TILE, 16])
-    O: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, D, 16])
-    L: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, COLUMNS, 16])
+    S: gl.constexpr = _accumulator(TILE)
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [WARPS, 1], [1, 0])
     if PDL:
         gdc_launch_dependents()
@@ -148,19 +210,15 @@ def attention_wide(
         gdc_wait()
     k = gl.allocate_shared_memory(gl.bfloat16, [2, TILE, D], _layout(TILE, D))
     v = gl.allocate_shared_memory(gl.bfloat16, [2, TILE, D], _layout(TILE, D))
-    queries = gl.allocate_shared_memory(
-        gl.bfloat16, [BM, D], gl.NVMMASharedLayout.get_default_for([BM, D], gl.bfloat16)
-    )
-    ones = gl.allocate_shared_memory(
-        gl.bfloat16, [TILE, COLUMNS], gl.NVMMASharedLayout.get_default_for([TILE, COLUMNS], gl.bfloat16)
-    )
+    queries = gl.allocate_shared_memory(gl.bfloat16, [BM, D], _layout(BM, D))
+    ones = gl.allocate_shared_memory(gl.bfloat16, [TILE, COLUMNS], _layout(TILE, COLUMNS))
     ones.store(gl.full([TILE, COLUMNS], 1.0, gl.bfloat16, gl.BlockedLayout([1, 2], [4, 8], [WARPS, 1], [1, 0])))
     here, behind = pair // G, gl.minimum((pair + BM - 1) // G + 1, rows)
     if here < behind:
         own, d = pair + gl.arange(0, BM, gl.SliceLayout(1, LOAD)), gl.arange(0, D, gl.SliceLayout(0, LOAD))
         at = q + (own // G * Q_STRIDE + (kv_head * G + own % G) * D)[:, None] + d[None, :]
         queries.store(gl.load(at, mask=(own < rows * G)[:, None], other=0.0))
-    at, row = kv_head * (TILE * D), (pair + gl.arange(0, BM, gl.SliceLayout(1, S))) // G
+    row = (pair + gl.arange(0, BM, gl.SliceLayout(1, S))) // G
     lanes = gl.load(lane + row, mask=row < rows, other=-1)
     seen = gl.load(position + row, mask=row < rows, other=0)
     while here < behind:  # the rows of one lane after the other
@@ -175,50 +233,9 @@ def attention_wide(
         table, last_group = block_table + current * TABLE_STRIDE, _group_of(end - 1)
         group = _of_turn(0, last_group, place, places)
         if (end > 0) & (group >= 0):
-            start = _first_position(group)
-            barrier()  # the last lane's tiles are no longer read
-            _fetch(k.index(0), k_cache, table, at, start, end, TREE, D, PAGE)
-            _fetch(v.index(0), v_cache, table, at, start, end, TREE, D, PAGE)
-            turn, next_group, next_start = _behind(0, group, start, end, last_group, place, places)
-            _fetch(k.index(1), k_cache, table, at, next_start, end, TREE, D, PAGE)
-            async_copy.wait_group(2)
-            fence_async_shared()
-            barrier()
-            no_scores = gl.zeros([BM, TILE], gl.float32, S)
-            s = warpgroup_mma(queries, k.index(0).permute((1, 0)), no_scores, use_acc=False, is_async=True)
-            s = _masked(warpgroup_mma_wait(0, deps=[s]), start, whole, seen, TREE, S)
-            nothing = gl.full([BM], float("-inf"), gl.float32, gl.SliceLayout(1, S))
-            part_m, shrink, p = _weighed(s, nothing, SCALE)
-            sums, part_acc, stage = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O), 0
-            while next_group >= 0:
-                async_copy.wait_group(0)
-                barrier()  # copies are seen by all, and all are done with the tiles of the turn before
-                s = warpgroup_mma(queries, k.index(1 - stage).permute((1, 0)), no_scores, use_acc=False, is_async=True)
-                sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
-                over, after, after_start = _behind(turn, next_group, next_start, end, last_group, place, places)
-                _fetch(v.index(1 - stage), v_cache, table, at, next_start, end, TREE, D, PAGE)
-                _fetch(k.index(stage), k_cache, table, at, after_start, end, TREE, D, PAGE)
-                s = _masked(warpgroup_mma_wait(2, deps=[s]), next_start, whole, seen, TREE, S)
-                border, before_m = next_group != group, part_m
-                part_m, shrink, p = _weighed(s, gl.where(border, nothing, part_m), SCALE)
-                sums, part_acc, p = warpgroup_mma_wait(0, deps=[sums, part_acc, p])
-                if border:
-                    _store(
-                        m, l, acc, before_m, sums, part_acc, pair, low, here * G, kv_head, group,
-                        S, L, O, ROWS * G, D, NUM_GROUPS,
-                    )  # fmt: skip
-                    sums, part_acc = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O)
-                else:
-                    sums = sums * gl.convert_layout(shrink, gl.SliceLayout(1, L))[:, None]
-                    part_acc = part_acc * gl.convert_layout(shrink, gl.SliceLayout(1, O))[:, None]
-                turn, group, next_group, next_start, stage = over, next_group, after, after_start, 1 - stage
-            async_copy.wait_group(0)
-            barrier()
-            sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
-            sums, part_acc = warpgroup_mma_wait(0, deps=[sums, part_acc])
-            _store(
-                m, l, acc, part_m, sums, part_acc, pair, low, here * G, kv_head, group,
-                S, L, O, ROWS * G, D, NUM_GROUPS,
+            _take_lane(
+                queries, k, v, ones, k_cache, v_cache, table, m, l, acc, seen, end, whole, group, last_group, place,
+                places, pair, low, here * G, kv_head, TREE, D, SCALE, ROWS * G, NUM_GROUPS, PAGE, BM,
             )  # fmt: skip
 
 

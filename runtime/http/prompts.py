@@ -12,7 +12,7 @@ from typing import Any
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
-from tandem.runtime.request import Request, Sampling
+from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
 
 COMPLETION_TOKENS = 16
@@ -75,11 +75,27 @@ def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: in
         prompt,
         max_tokens=max_tokens,
         sampling=sampling,
+        penalties=_penalties(body),
         stop_ids=body.stop_token_ids or (),
         ignore_eos=bool(body.ignore_eos),
         param=param,
     )
     return Order(request, body.stops)
+
+
+def _penalties(body: Body) -> Penalties:
+    bias = body.logit_bias or {}
+    stray = next((key for key in bias if not (key.isascii() and key.isdigit())), None)
+    if stray is not None:
+        raise RequestError(f"logit_bias: {stray!r} is no token id", param="logit_bias", code="invalid_value")
+    return Penalties(
+        repetition=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        presence=body.presence_penalty or 0.0,
+        frequency=body.frequency_penalty or 0.0,
+        no_repeat_ngram_size=body.no_repeat_ngram_size or 0,
+        logit_bias=tuple((int(key), value) for key, value in bias.items()),
+        min_tokens=body.min_tokens or 0,
+    )
 
 
 def _prompt_ids(service: Service, prompt: str | list[str | int | list[int]]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`tandem-compile` as a process: Ctrl-C, kill -9 while proving, and that no file or child outlives them."""
+"""`tandem-compile` as a process: Ctrl-C, kill, kill -9 while proving, and that no file or child outlives them."""
 
 from __future__ import annotations
 
@@ -55,15 +55,19 @@ def test_ctrl_c_while_kernels_compile(command: Command) -> None:
     assert all(gone(int(path.stem)) for path in command.folder.glob("*.pid"))
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill -2"])
-def test_ctrl_c_while_proving(command: Command, whole_group: bool) -> None:
+@pytest.mark.parametrize(
+    ("whole_group", "sign"),
+    [(True, signal.SIGINT), (False, signal.SIGINT), (False, signal.SIGTERM)],
+    ids=["terminal", "kill -2", "kill"],
+)
+def test_ctrl_c_while_proving(command: Command, whole_group: bool, sign: signal.Signals) -> None:
     process = command.start("ready")
     until(process, lambda: provers(process))
     (prover,) = provers(process)
     if whole_group:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, sign)
     else:
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, sign)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err.strip()) == (INTERRUPTED, "", "error: interrupted")
     assert command.names() == []

@@ -10,7 +10,7 @@ from tandem.errors import CapacityError, RequestError, UsageError
 from tandem.keys import Kind
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import FinishReason, Request, Sampling
+from tandem.runtime.request import FinishReason, Penalties, Request, Sampling
 from tandem.tree import DraftTree
 from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
 
@@ -102,6 +102,9 @@ def test_the_context_ends_an_answer_with_length() -> None:
         (Request((-1,), 5), "prompt", ["-1", str(VOCAB)]),
         (Request((1,), 0), "max_tokens", ["0"]),
         (Request((1,), -3), "max_tokens", ["-3"]),
+        (Request((1,), 5, penalties=Penalties(logit_bias=((23, 1.0),))), "logit_bias", ["23"]),
+        (Request((1,), 5, penalties=Penalties(min_tokens=6)), "min_tokens", ["6", "5"]),
+        (Request((1,), 5, penalties=Penalties(presence=3)), "presence_penalty", ["3"]),
         (Request((1,), 5, Sampling(top_p=2)), "top_p", ["2"]),
     ],
 )

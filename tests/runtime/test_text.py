@@ -232,3 +232,18 @@ def test_smollm2_text_survives(smollm2_gguf: Path) -> None:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         assert "".join(deltas(tokenizer, [[i] for i in ids])) == tokenizer.decode(ids)
     assert "".join(deltas(tokenizer, [tokenizer.encode("日本語 👩‍👧 é").ids])) == "日本語 👩‍👧 é"
+
+
+@pytest.mark.parametrize(("min_tokens", "wanted"), [(0, ""), (1, ""), (2, "ab"), (3, "ab"), (4, "ababx"), (6, "ababx")])
+def test_stops_that_are_complete_too_early_end_nothing(min_tokens: int, wanted: str) -> None:
+    for by in (1, 2, 5):
+        stream = TextStream(BYTES, ["ab"], min_tokens=min_tokens)
+        text = ""
+        for start in range(0, 5, by):
+            text += stream.push([*b"ababx"][start : start + by])[0]
+        assert (text + stream.flush(), stream.stopped) == (wanted, min_tokens < 4)
+
+
+def test_a_stop_may_begin_before_min_tokens_and_overlap_an_early_one() -> None:
+    stream = TextStream(BYTES, ["aa"], min_tokens=2)
+    assert stream.push([*b"aaa"]) == ("a", True)

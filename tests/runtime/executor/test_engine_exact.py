@@ -15,7 +15,7 @@ from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling
+from tandem.runtime.request import FinishReason, LaneStats, Penalties, Request, Sampling
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
 from tests.staged import Staged, stage
@@ -57,7 +57,16 @@ def requests(rng: random.Random, count: int) -> list[Request]:
         )  # fmt: skip
         stops = frozenset(rng.sample(range(VOCAB_SIZE), rng.choice([0, 0, 3, 12])))
         prompt = tuple((block * length)[:length])
-        made.append(Request(prompt, rng.choice([1, 2, 30, 70, 500]), rng.choice([Sampling(), sampling]), stops))
+        penalties = Penalties(
+            repetition=rng.choice([1.0, 1.2]), frequency=rng.choice([0.0, 0.5]), presence=rng.choice([0.0, 1.0]),
+            no_repeat_ngram_size=rng.choice([0, 3]), logit_bias=((rng.randrange(VOCAB_SIZE), 2.0),),
+        )  # fmt: skip
+        made.append(
+            Request(
+                prompt, rng.choice([1, 2, 30, 70, 500]), rng.choice([Sampling(), sampling]), stops,
+                penalties=rng.choice([Penalties(), Penalties(), penalties]),
+            )
+        )  # fmt: skip
     return made
 
 

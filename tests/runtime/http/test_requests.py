@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tandem.runtime.http import fields
 from tandem.runtime.http.app import build_app
-from tandem.runtime.request import Request, Sampling
+from tandem.runtime.request import Penalties, Request, Sampling
 from tests.service import CONTEXT_LENGTH, IM_END, IM_START, ScriptedWorker, scripted_service
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -77,6 +77,32 @@ def test_sampling_is_greedy_unless_asked(client: TestClient, worker: ScriptedWor
     given = {"temperature": 1, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": -5}
     assert asked(client, worker, **given).sampling == Sampling(1.0, 0.5, 7, 0.1, -5)
     assert asked(client, worker, CHAT, top_k=-1).sampling.top_k == 0
+
+
+def test_penalties_change_nothing_unless_asked(client: TestClient, worker: ScriptedWorker) -> None:
+    assert asked(client, worker).penalties == Penalties()
+    given = {
+        "repetition_penalty": 1.5, "presence_penalty": -2, "frequency_penalty": 0.5, "no_repeat_ngram_size": 3,
+        "logit_bias": {"65": -100, "7": 1.5}, "min_tokens": 4,
+    }  # fmt: skip
+    assert asked(client, worker, CHAT, **given).penalties == Penalties(1.5, -2, 0.5, 3, ((65, -100), (7, 1.5)), 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"min_tokens": -1}, "min_tokens"),
+    ],
+)
+def test_penalties_out_of_range(client: TestClient, body: dict[str, Any], param: str) -> None:
+    assert refused(client, **body)["param"] == param
 
 
 def test_budgets(client: TestClient, worker: ScriptedWorker) -> None:
@@ -168,7 +194,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_unless_it_asks_for_nothing(c
 
 @pytest.mark.parametrize(
     "body",
-    [{"n": 2}, {"logprobs": 0}, {"logprobs": True}, {"top_logprobs": 5}, {"frequency_penalty": 0.5}, {"echo": True}],
+    [{"n": 2}, {"logprobs": 0}, {"logprobs": True}, {"top_logprobs": 5}, {"length_penalty": 0.5}, {"echo": True}],
 )
 def test_values_close_to_neutral_ones(client: TestClient, body: dict[str, Any]) -> None:
     assert refused(client, **body)["param"] == next(iter(body))

@@ -1,0 +1,122 @@
+"""What a client wishes changed of the logits before a token is chosen, given the text so far.
+
+A function of (logits, wishes, text) and of nothing else: which tokens were guessed, or verified in which pass, does not
+show. Knows nothing of passes, lanes or noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from tandem.errors import RequestError
+from tandem.runtime.request import Penalties
+
+_BLOCKED = np.float32(-np.inf)
+
+
+class PenalizedText:
+    """One text, prompt first, and its logits under `penalties`; `stop_ids` are what `min_tokens` holds back.
+
+    `repetition` looks at prompt and answer, `presence` and `frequency` at the answer alone, as vLLM has them.
+    """
+
+    def __init__(self, penalties: Penalties, prompt: Sequence[int], stop_ids: Collection[int]) -> None:
+        self._penalties = penalties
+        self._ids = list(prompt)
+        self._prompt_tokens = len(prompt)
+        self._stop_ids = np.array(sorted(stop_ids), np.int64)
+        self._bias_ids = np.array([token for token, _ in penalties.logit_bias], np.int64)
+        self._bias = np.array([bias for _, bias in penalties.logit_bias], np.float32)
+        self._followers: dict[tuple[int, ...], list[int]] = {}
+        known = np.unique(np.array(prompt, np.int64)) if penalties.counted else np.empty(0, np.int64)
+        self._place = {int(token): place for place, token in enumerate(known)}
+        self._seen, self._counts = known, np.zeros(len(known), np.float32)  # counts are of the answer alone
+        self._learn(penalties.no_repeat_ngram_size)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More of the answer."""
+        begin = len(self._ids) + 1
+        self._ids += tokens
+        if self._penalties.counted:
+            self._seen, self._counts, self._place = self._with(tokens)
+        self._learn(max(begin, self._penalties.no_repeat_ngram_size))
+
+    def applied(self, logits: np.ndarray, said: Sequence[int] = ()) -> np.ndarray:
+        """New logits fp32 [V] of the token behind the text and `said`, which are tokens of a draft.
+
+        In this order: bias; repetition (a positive logit is divided, another multiplied); frequency times the count,
+        and presence, taken off; ids that would repeat an n-gram, unless that leaves none; stop ids below `min_tokens`.
+        """
+        changed, p = logits.astype(np.float32), self._penalties
+        if len(self._bias_ids):
+            changed[self._bias_ids] += self._bias
+        if p.counted:
+            self._take_off(changed, said)
+        if p.no_repeat_ngram_size:
+            repeating = self._repeating(said)
+            before = changed[repeating]
+            changed[repeating] = _BLOCKED
+            if changed.max() == _BLOCKED:
+                changed[repeating] = before
+        if len(self._ids) + len(said) - self._prompt_tokens < p.min_tokens and len(self._stop_ids) < len(changed):
+            changed[self._stop_ids] = _BLOCKED
+        return changed
+
+    def _take_off(self, logits: np.ndarray, said: Sequence[int]) -> None:
+        seen, counts, _ = self._with(said)
+        p, values = self._penalties, logits[seen]
+        repetition = np.float32(p.repetition)
+        values = np.where(values > 0, values / repetition, values * repetition)
+        logits[seen] = values - np.float32(p.frequency) * counts - np.float32(p.presence) * (counts > 0)
+
+    def _with(self, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
+        """Ids of the text and `tokens`, how often the answer has each, and where each stands."""
+        place, new = self._place, [token for token in dict.fromkeys(tokens) if token not in self._place]
+        if new:
+            place = place | {token: len(place) + i for i, token in enumerate(new)}
+        seen = np.concatenate((self._seen, np.array(new, np.int64)))
+        counts = np.concatenate((self._counts, np.zeros(len(new), np.float32)))
+        for token in tokens:
+            counts[place[token]] += 1
+        return seen, counts, place
+
+    def _repeating(self, said: Sequence[int]) -> np.ndarray:
+        """Ids that would end an n-gram which the text and `said` hold already."""
+        n = self._penalties.no_repeat_ngram_size
+        tail = [*self._ids[max(0, len(self._ids) - n + 1) :], *said]
+        key = tuple(tail[len(tail) - n + 1 :])
+        if len(tail) < n - 1:
+            return np.empty(0, np.int64)
+        drafted = [tail[end - 1] for end in range(n, len(tail) + 1) if tuple(tail[end - n : end - 1]) == key]
+        return np.array([*self._followers.get(key, ()), *drafted], np.int64)
+
+    def _learn(self, begin: int) -> None:
+        """Takes in the n-grams that end at `begin` or behind, counted from 1."""
+        n = self._penalties.no_repeat_ngram_size
+        for end in range(begin, len(self._ids) + 1) if n else ():
+            self._followers.setdefault(tuple(self._ids[end - n : end - 1]), []).append(self._ids[end - 1])
+
+
+def validate(penalties: Penalties) -> None:
+    """Raises RequestError naming the first field that is out of range."""
+    p = penalties
+    checks = (
+        ("repetition_penalty", p.repetition, 0 < p.repetition < math.inf, "a finite number above 0"),
+        ("presence_penalty", p.presence, -2 <= p.presence <= 2, "between -2 and 2"),
+        ("frequency_penalty", p.frequency, -2 <= p.frequency <= 2, "between -2 and 2"),
+        ("no_repeat_ngram_size", p.no_repeat_ngram_size, p.no_repeat_ngram_size >= 0, "a length, or 0 for off"),
+        ("min_tokens", p.min_tokens, p.min_tokens >= 0, "0 or more"),
+    )
+    for param, value, sound, wanted in checks:
+        if not sound:
+            raise RequestError(f"{param} is {value}; it must be {wanted}", param=param, code="invalid_value")
+    for token, bias in p.logit_bias:
+        if not -100 <= bias <= 100:
+            raise RequestError(
+                f"logit_bias of token {token} is {bias}; it must be between -100 and 100",
+                param="logit_bias",
+                code="invalid_value",
+            )
