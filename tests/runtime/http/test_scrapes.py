@@ -5,13 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from starlette.testclient import TestClient
 
 from tandem.errors import TandemError
+from tandem.prices import PriceModel
+from tandem.runtime.drafters.lookup import lookup_drafters
+from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
+from tandem.runtime.worker import Worker
 from tests.exposition import read, value
+from tests.fakes import ScriptedExecutor
 from tests.service import IM_END, PATIENCE, ScriptedWorker, on_loopback, scripted_service
 
 COMPLETIONS = "/v1/completions"
@@ -73,14 +79,41 @@ def test_a_client_that_hangs_up_is_an_abort() -> None:
             connection.request("POST", COMPLETIONS, json.dumps({"prompt": "hi"}))
             while not worker.requests:
                 time.sleep(1e-3)
-            assert value(scraped(address), "tandem:num_requests_running") == 1
+            assert value(fetched(address, "GET", "/metrics"), "tandem:num_requests_running") == 1
         worker.wait_for_ends(1)
-        page = scraped(address)
+        page = fetched(address, "GET", "/metrics")
     assert value(page, "tandem:num_requests_running") == 0
     assert value(page, "tandem:request_success_total", finished_reason="abort") == 1
 
 
-def scraped(address: str) -> str:
+def test_a_real_engine_is_read_while_it_works() -> None:
+    """Scrapes between and within rounds: sound pages, counters that never fall, and in the end all that was asked."""
+    engine = Engine(ScriptedExecutor(), drafters=lookup_drafters(), prices=PriceModel())
+    worker = Worker(engine)
+    worker.start()
+    service = scripted_service(worker, context_length=engine.context_length, stop_ids=frozenset())
+    body = json.dumps({"prompt": [1, 2, 3] * 4, "max_tokens": 50})
+    last: dict[object, float] = {}
+    try:
+        with on_loopback(build_app(service)) as url, ThreadPoolExecutor(8) as pool:
+            address = url.removeprefix("http://")
+            asked = [pool.submit(fetched, address, "POST", COMPLETIONS, body) for _ in range(24)]
+            while not all(one.done() for one in asked):
+                families = read(fetched(address, "GET", "/metrics")).values()
+                now = {key: n for family in families if family.kind != "gauge" for key, n in family.samples.items()}
+                assert last.keys() <= now.keys() and all(now[key] >= n for key, n in last.items())
+                last = now
+            counts = [json.loads(one.result())["usage"]["completion_tokens"] for one in asked]
+            page = fetched(address, "GET", "/metrics")
+    finally:
+        worker.stop()
+    assert counts == [50] * 24
+    assert value(page, "tandem:generation_tokens_total") == 24 * 50
+    assert value(page, "tandem:request_success_total", finished_reason="length") == 24
+    assert value(page, "tandem:num_requests_running") == value(page, "tandem:kv_cache_usage_perc") == 0
+
+
+def fetched(address: str, method: str, path: str, body: str | None = None) -> str:
     with closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
-        connection.request("GET", "/metrics")
+        connection.request(method, path, body)
         return connection.getresponse().read().decode()
