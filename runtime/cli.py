@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from tandem import __version__
 from tandem.command import examples, run_command
 from tandem.errors import UsageError
+from tandem.runtime.api_key import VARIABLES, api_key
 
 if TYPE_CHECKING:
     from tandem.runtime.loading import LoadOptions
@@ -81,10 +82,13 @@ EXAMPLES = examples(
 @click.option(
     "--api-key",
     metavar="KEY",
+    envvar=VARIABLES,
     callback=_sendable,
-    help="Ask clients for this key; TANDEM_RUN_API_KEY keeps it out of ps.",
+    help="Ask clients for this key; the variable TANDEM_API_KEY keeps it out of ps.",
 )
-@click.option("--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or a file's.")
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or for the one in a file."
+)
 @click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4, or fewer]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
@@ -161,11 +165,11 @@ def _on_socket(bundle: Path, flags: dict[str, Any]) -> None:
     from tandem.runtime.loading import load
     from tandem.runtime.serve import bind, serve
 
-    api_key = _api_key(flags["api_key"], flags["api_key_file"])
+    key = api_key(flags["api_key"], flags["api_key_file"])
     with bind(flags["host"], flags["port"]) as bound:
         service = load(bundle, _load_options(flags, max_num_seqs=flags["max_num_seqs"]))
         _settle()
-        serve(service, bound, api_key=api_key)
+        serve(service, bound, api_key=key)
 
 
 def _settle() -> None:
@@ -191,15 +195,3 @@ def _wishes(flags: dict[str, Any]) -> Wishes:
         raise UsageError("--stop needs a text")
     sampling = Sampling(**{name: flags[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed")})
     return Wishes(flags["max_tokens"], sampling, flags["stop"])
-
-
-def _api_key(given: str | None, file: Path | None) -> str | None:
-    if given is not None and file is not None:
-        raise click.UsageError("--api-key and --api-key-file exclude each other")
-    try:
-        key = given if file is None else file.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: not a text file; put the API key alone into it") from error
-    if key is not None and not key.strip():
-        raise UsageError("the API key is empty; leave the flag out to serve without one")
-    return key

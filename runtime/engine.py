@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
+from time import perf_counter
 
 from tandem.errors import CapacityError, RequestError, TandemError, UsageError
 from tandem.keys import MAX_TREE_ROWS
@@ -17,6 +18,7 @@ from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
+from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import prefill
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
@@ -52,7 +54,9 @@ class Engine:
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
-        self.executor, self.prices, self.router = executor, prices, router or Cut(prices, recurrent=recurrent)
+        self.meter = Meter()
+        self.executor, self.prices = executor, prices
+        self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
@@ -61,7 +65,7 @@ class Engine:
         self._chunk = prefill_chunk or g.max_rows
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
-        self._rounds = Rounds(executor, self._pages, self._slots, self.router, prices)
+        self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
         self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
@@ -93,7 +97,7 @@ class Engine:
     def submit(self, request: Request, sink: Sink) -> Ticket:
         """Queue a request. Raises RequestError when it can never be served, CapacityError when the queue is full."""
         self._check(request)
-        ticket = Ticket(request, sink)
+        ticket = Ticket(request, Stopwatch(self.meter, request, sink))
         with self._lock:
             if len(self._waiting) >= self._max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
@@ -188,6 +192,7 @@ class Engine:
             with self._lock:
                 ticket = self._waiting.popleft()
                 index = self._idle_lanes.pop()
+            self.meter.queued.observe(perf_counter() - ticket.asked)
             self._slots.take(index)
             self.router.open(index)
             lane = Lane(index, ticket, max_length, self._drafters)

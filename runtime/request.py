@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import perf_counter
 from typing import Protocol
 
 from tandem.errors import TandemError
@@ -105,8 +106,9 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A submitted request, for `Engine.cancel`."""
+    """A submitted request, for `Engine.cancel`. `asked` is when, by `perf_counter`."""
 
     request: Request
     sink: Sink
     cancelled: bool = False
+    asked: float = field(default_factory=perf_counter)

@@ -14,6 +14,7 @@ from typing import Protocol
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
+from tandem.runtime.meter import ROUNDS, Meter, Plain
 from tandem.runtime.pages import PageTable
 from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
 from tandem.runtime.sampling import draw
@@ -47,8 +48,18 @@ class Prices(Protocol):
 class Rounds:
     """Plays rounds over one executor whose lanes' pages stand in `pages` and their recurrent states in `slots`."""
 
-    def __init__(self, executor: Executor, pages: PageTable, slots: StateSlots, router: Router, prices: Prices) -> None:
-        self._executor, self._pages, self._slots, self._router, self._prices = executor, pages, slots, router, prices
+    def __init__(
+        self,
+        executor: Executor,
+        pages: PageTable,
+        slots: StateSlots,
+        *,
+        router: Router,
+        prices: Prices,
+        meter: Meter,
+    ) -> None:
+        self._executor, self._pages, self._slots = executor, pages, slots
+        self._router, self._prices, self._meter = router, prices, meter
         self._max_rows = max_joint_rows(executor)
 
     def play(self, lanes: Sequence[Lane]) -> None:
@@ -66,7 +77,9 @@ class Rounds:
             committed = self._verify(lanes, indices, starts, trees)
         else:
             committed = self._step(lanes, indices, starts)
-        if drafted:
+        if not drafted:
+            self._meter.plain_rounds.add(Plain.OFF if _all_plain(lanes) else Plain.NO_GUESS)
+        else:
             self._router.settle(committed, (perf_counter() - began) * 1e3)
         for lane, tokens in zip(lanes, committed, strict=True):
             lane.deliver(tokens)
@@ -80,6 +93,7 @@ class Rounds:
         rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
         outcome = self._executor.run(Kind.EXTEND, rows)
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
+        self._meter.rounds.add(ROUNDS[Kind.EXTEND])
         committed = []
         for output, lane in enumerate(lanes):
             tokens = [pick(lane, self._executor, outcome, output)]
@@ -98,6 +112,7 @@ class Rounds:
         kind, table, slots = verify_kind(trees), self._pages.table, self._slots.table
         outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table, slots))
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
+        self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
         walks = [
             walk(tree, partial(pick, lane, self._executor, outcome, first), lane.stop_ids)
@@ -109,8 +124,14 @@ class Rounds:
                 self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
         for lane, tree, first, (path, tokens) in zip(lanes, trees, firsts, walks, strict=True):
             lane.commit(tokens, len(path), tree.num_drafted)
+            if tree.num_drafted:
+                self._meter.verified(tree, path)
             lane.inform([first + node for node in path], tokens)
         return [tokens for _, tokens in walks]
+
+
+def _all_plain(lanes: Sequence[Lane]) -> bool:
+    return all(lane.drafter is None for lane in lanes)
 
 
 def max_joint_rows(executor: Executor) -> int:

@@ -5,7 +5,7 @@ Knows nothing of HTTP or terminals; both stand on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
 
@@ -28,6 +29,8 @@ class Worker(Protocol):
     def submit(self, request: Request, sink: Sink) -> Ticket: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
+
+    def metrics(self) -> Iterable[Family]: ...
 
     def drain(self, timeout: float | None = None) -> bool: ...
 
@@ -56,19 +59,31 @@ class Service:
         """Names the compiled bits: equal fingerprints give equal texts."""
         return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat."""
+    def encode(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> tuple[int, ...]:
+        """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat.
+
+        Errors name the field `param`.
+        """
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise RequestError("the prompt is not valid UTF-8 text", param="prompt") from error
+            raise RequestError("the prompt is not valid UTF-8 text", param=param) from error
         # As a batch: only that lets other threads run meanwhile, and a long text takes seconds.
         try:
             return tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the tokenizers library is no Exception
-            raise RequestError(f"the bundle's tokenizer fails at this prompt: {error}", param="prompt") from error
+            raise RequestError(f"the bundle's tokenizer fails at this prompt: {error}", param=param) from error
+
+    def decode(self, ids: Sequence[int], *, param: str) -> str:
+        """The text of `ids`, special tokens included. Errors name the field `param`."""
+        try:
+            return self.tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # as above
+            raise RequestError(f"the bundle's tokenizer fails at these ids: {error}", param=param) from error
 
     def request(
         self,

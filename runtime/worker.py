@@ -6,10 +6,12 @@ Knows nothing of what a request holds.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from threading import Condition, Thread
 
 from tandem.errors import CapacityError
 from tandem.runtime.engine import Engine
+from tandem.runtime.metrics import Family, Gauge
 from tandem.runtime.request import Request, Sink, Ticket
 
 STOP_SECONDS = 60.0
@@ -45,6 +47,19 @@ class Worker:
     @property
     def num_free_pages(self) -> int:
         return self._engine.num_free_pages
+
+    def metrics(self) -> Iterable[Family]:
+        """All that is counted, and the state of the moment."""
+        engine = self._engine
+        num_pages = engine.executor.num_pages
+        yield Gauge("num_requests_running", "Requests that have a lane.", lambda: engine.num_running)
+        yield Gauge("num_requests_waiting", "Requests that wait for one.", lambda: engine.num_waiting)
+        yield Gauge(
+            "kv_cache_usage_perc",
+            "Share of the KV pages that requests have reserved, 0 to 1.",
+            lambda: 1 - engine.num_free_pages / num_pages,
+        )
+        yield from engine.meter.families()
 
     def start(self) -> None:
         self._thread.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.meter import Meter, Stopwatch
+from tandem.runtime.metrics import Family, Gauge
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.service import Service
 
@@ -74,11 +76,12 @@ class ScriptedWorker:
     num_cancels: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     release: threading.Event = field(default_factory=threading.Event)
+    meter: Meter = field(default_factory=Meter)
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         if self.full:
             raise CapacityError("64 requests are waiting already; try again later", retry_after_s=2.5)
-        ticket = Ticket(request, sink)
+        ticket = Ticket(request, Stopwatch(self.meter, request, sink))
         self.requests.append(request)
         threading.Thread(target=self._play, args=(ticket,), daemon=True).start()
         return ticket
@@ -88,6 +91,10 @@ class ScriptedWorker:
             self.num_cancels += 1
             ticket.cancelled = True
             self.changed.notify_all()
+
+    def metrics(self) -> Iterable[Family]:
+        yield Gauge("num_requests_running", "In flight.", lambda: len(self.requests) - len(self.ends))
+        yield from self.meter.families()
 
     def drain(self, timeout: float | None = None) -> bool:
         with self.changed:

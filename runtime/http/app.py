@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tandem import __version__
 from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
 from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
@@ -23,6 +24,8 @@ from tandem.runtime.http.prompts import Order, chat_order, check_model, completi
 from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
 from tandem.runtime.http.stream import PING_SECONDS, EventStream, chunks
+from tandem.runtime.http.tokens import detokenize, tokenize
+from tandem.runtime.metrics import CONTENT_TYPE, exposition
 from tandem.runtime.service import Service
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -44,6 +47,10 @@ def build_app(
     endpoints = Endpoints(service, max_body_bytes, ping_seconds, body_seconds)
     routes = [
         Route(HEALTH, endpoints.health),
+        Route("/version", endpoints.version),
+        Route("/metrics", endpoints.metrics),
+        Route("/tokenize", endpoints.tokenize, methods=["POST"]),
+        Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route("/v1/completions", endpoints.completions, methods=["POST"]),
@@ -75,11 +82,32 @@ class Endpoints:
         check_model(self._service, request.path_params["name"])
         return json_response(self._model)
 
+    async def version(self, request: Request) -> Response:
+        return json_response({"version": __version__})
+
+    async def metrics(self, request: Request) -> Response:
+        page = exposition(self._service.worker.metrics(), {"model_name": self._service.model})
+        return Response(page, media_type=CONTENT_TYPE)
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._converted(request, tokenize)
+
+    async def detokenize(self, request: Request) -> Response:
+        return await self._converted(request, detokenize)
+
     async def completions(self, request: Request) -> Response:
         return await self._answer(request, CompletionBody, completion_order, CompletionShape())
 
     async def chat_completions(self, request: Request) -> Response:
         return await self._answer(request, ChatBody, chat_order, ChatShape())
+
+    async def _converted(self, request: Request, convert: Callable[[Service, bytes], object]) -> Response:
+        """What `convert` makes of the body; the engine has no part in it."""
+        try:
+            data = await read_limited(request, self._max_body_bytes, self._body_seconds)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
+        return json_response(await asyncio.to_thread(convert, self._service, data))
 
     async def _answer(
         self, request: Request, kind: type[AnyBody], order_of: Callable[[Service, AnyBody], Order], shape: Shape

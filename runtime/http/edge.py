@@ -53,7 +53,8 @@ class Edge:
         if path != HEALTH and self._api_key is not None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
-            given = key.strip().encode("latin-1")
+            # Only a header's own whitespace goes: bytes of a character may look like Latin-1's.
+            given = key.strip(" \t").encode("latin-1")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._api_key.encode()):
                 return RequestError(
                     "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",

@@ -5,7 +5,9 @@ Knows the endpoints' defaults; runs beside the event loop, for long prompts take
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
@@ -45,13 +47,20 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
-    variables = body.chat_template_kwargs or {}
+    text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    prompt = service.encode(text, add_special_tokens=False, param="messages")
+    return _order(service, body, prompt, body.token_limit, "messages")
+
+
+def chat_text(
+    service: Service, messages: Sequence[Message], opened: bool | None, variables: Mapping[str, Any] | None
+) -> str:
+    """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False."""
+    variables = variables or {}
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
-    messages = [_message(i, message) for i, message in enumerate(body.messages)]
-    opened = body.add_generation_prompt is not False
-    prompt = service.chat.render(messages, add_generation_prompt=opened, variables=variables)
-    return _order(service, body, service.encode(prompt, add_special_tokens=False), body.token_limit, "messages")
+    turns = [_message(i, message) for i, message in enumerate(messages)]
+    return service.chat.render(turns, add_generation_prompt=opened is not False, variables=variables)
 
 
 def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> Order:

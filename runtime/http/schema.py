@@ -86,7 +86,7 @@ class ChatBody(Body, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-AnyBody = TypeVar("AnyBody", CompletionBody, ChatBody)
+AnyBody = TypeVar("AnyBody", bound=Struct)
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 

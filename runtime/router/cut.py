@@ -6,12 +6,13 @@ admitted and `close`d when it ends. Sees trees and prices, never a drafter's ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel, context_key
+from tandem.runtime.meter import Plain
 from tandem.runtime.router.calibration import Evidence, fates
 from tandem.runtime.router.ledger import Ledger
 from tandem.tree import DraftTree
@@ -54,10 +55,13 @@ class Router:
     """Cuts drafts at the bundle's prices. What it learns of costs outlives requests; evidence is a lane's own.
 
     With `recurrent` layers a line is committed as a tree is: a state has to be moved on, however much was right.
+    `declined` hears why a round with candidates is to be plain.
     """
 
-    def __init__(self, prices: PriceModel, *, recurrent: bool = False) -> None:
-        self._prices, self._recurrent = prices, recurrent
+    def __init__(
+        self, prices: PriceModel, *, recurrent: bool = False, declined: Callable[[Plain], None] = lambda reason: None
+    ) -> None:
+        self._prices, self._recurrent, self._declined = prices, recurrent, declined
         self._evidence: dict[int, Evidence] = {}
         self._taught: dict[str, float] = {}
         self._ledgers: dict[tuple[int, int], Ledger] = {}
@@ -101,7 +105,10 @@ class Router:
             # Lines have a price of their own, so a forest with branches is tried as its lines too.
             cut = max(cut, self._cut(lanes, lines(candidates), context, max_rows, plain), key=lambda cut: cut.value)
         gain = cut.value / plain
-        drafted = gain > MARGIN and self._ledger(context, len(lanes)).allows(gain)
+        promised = gain > MARGIN
+        drafted = promised and self._ledger(context, len(lanes)).allows(gain)
+        if not drafted:
+            self._declined(Plain.MEASURED if promised else Plain.PRICE)
         self._round = Round(lanes, forest, cut.trees() if drafted else [], context)
         return self._round.trees
 

@@ -117,14 +117,6 @@ def test_usage_errors(words: Sequence[str], part: str, capsys: pytest.CaptureFix
     assert out == "" and part in err and err.count("\n") == 1
 
 
-def test_a_key_file_that_holds_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "key"
-    file.write_bytes(b"\xff\xfe")
-    assert command("b", "--api-key-file", str(file)) == 2
-    err = capsys.readouterr().err
-    assert str(file) in err and err.count("\n") == 1
-
-
 def test_a_prompt_too_long_is_one_line(loaded: Loader, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("bundle", "--prompt", "x" * 500) == 1
     err = capsys.readouterr().err

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from tandem.runtime.drafters.votes import SOURCE
+from tandem.runtime.engine import Engine
+from tandem.runtime.http.app import build_app
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
 from tandem.runtime.http.schema import ChatBody, CompletionBody
+from tandem.runtime.http.tokens import DetokenizeBody, TokenizeBody
+from tandem.runtime.meter import REASONS, ROUNDS, Plain
+from tandem.runtime.worker import Worker
+from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor
+from tests.service import ScriptedWorker, scripted_service
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 
 
+def cells(header: str) -> list[list[str]]:
+    """The table of docs/api.md whose first column is `header`."""
+    table = PAGE.read_text().split(f"| {header} |")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
 def rows() -> list[tuple[str, str, str, str]]:
     """(field, treatment, endpoint, values) of the table of fields."""
-    table = PAGE.read_text().split("| field |")[1].split("\n\n")[0]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    return [(name.strip("`"), treatment, endpoint, values) for name, treatment, endpoint, values in cells]
+    return [(name.strip("`"), treatment, endpoint, values) for name, treatment, endpoint, values in cells("field")]
 
 
 def test_every_field_stands_once() -> None:
@@ -35,3 +48,29 @@ def test_treatments() -> None:
             assert shown == [None, *NEUTRAL[name]]
         else:
             assert treatment == "without effect" and name in WITHOUT_EFFECT
+
+
+def test_every_field_of_a_conversion_stands_once() -> None:
+    tokenize, detokenize = set(TokenizeBody.__struct_fields__), set(DetokenizeBody.__struct_fields__)
+    where = {"both": tokenize & detokenize, "tokenize": tokenize - detokenize, "detokenize": detokenize - tokenize}
+    found = [(name.strip("`"), endpoint) for name, endpoint, _ in cells("field of a conversion")]
+    assert sorted(found) == sorted((name, endpoint) for endpoint, names in where.items() for name in names)
+
+
+def test_every_path_stands_once() -> None:
+    routes = build_app(scripted_service(ScriptedWorker()))._app.routes
+    written = re.findall(r"`(GET|POST) (/\S*)`", " ".join(line for [line, *_] in cells("endpoint")))
+    served = [(method, route.path) for route in routes for method in route.methods - {"HEAD"}]
+    assert sorted(written) == sorted((method, path.replace("{name:path}", "{id}")) for method, path in served)
+
+
+def test_every_metric_stands_once_with_its_labels() -> None:
+    engine = Engine(ScriptedExecutor(), drafters=None, prices=FreePrices(), router=EvenRouter())
+    served = [(family.name, family.kind) for family in Worker(engine).metrics()]
+    table = cells("metric")
+    assert [(name.strip("`"), kind) for name, kind, _ in table] == served
+    says = {name.strip("`"): set(re.findall(r"`(\w+)`", text)) for name, _, text in table}
+    assert says["request_success_total"] == {"finished_reason", *REASONS.values()}
+    assert says["rounds_total"] == {"kind", *ROUNDS.values()}
+    assert says["plain_rounds_total"] == {"reason", *Plain}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE}

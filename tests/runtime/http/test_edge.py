@@ -63,10 +63,22 @@ def test_api_key() -> None:
         assert client.get("/health").status_code == 200
         for value in (None, "", "s3cret é", "Bearer wrong", "Basic s3cret é"):
             headers = {} if value is None else {"authorization": value.encode("latin-1")}
-            response = client.get("/v1/models", headers=headers)
-            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
-            assert response.json()["error"]["code"] == "invalid_api_key"
+            for path in ("/v1/models", "/metrics", "/version", "/nothing"):
+                response = client.get(path, headers=headers)
+                assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+                assert response.json()["error"]["code"] == "invalid_api_key"
+                assert "s3cret" not in response.text
         assert client.get("/v1/models", headers={"authorization": "Bearer s3cret é".encode()}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["à", "x\u2005à", "😀", "k" * 500, "a b"])
+def test_any_key_that_is_sent_is_known(key: str) -> None:
+    """The last byte of `à` is Latin-1's no-break space."""
+    with client_of(api_key=key) as client:
+        for value in (f"Bearer {key}", f"bearer  {key} "):
+            assert client.get("/v1/models", headers={"authorization": value.encode()}).status_code == 200
+        for value in (f"Bearer {key}x", f"Bearer {key[1:]}", f"Bearer {key} {key}"):
+            assert client.get("/v1/models", headers={"authorization": value.encode()}).status_code == 401
 
 
 def test_request_ids(client: TestClient) -> None:
