@@ -5,11 +5,12 @@ Knows nothing of terminals or HTTP; `emit` decides how an event crosses to the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from tandem.errors import TandemError
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.text import TextStream
 
@@ -20,10 +21,11 @@ the reader's thread takes a core from the team and the interpreter from the engi
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that became certain; `num_tokens` counts the answer's ids so far."""
+    """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since."""
 
     text: str
     num_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class End:
     reason: FinishReason
     stats: LaneStats
     error: TandemError | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 Event = Delta | End
@@ -52,7 +55,12 @@ class Delivery:
         self._pace = 0.0 if text.has_stops else pace
         self._ids: list[int] = []
         self._pending: list[int] = []
+        self._logprobs: list[TokenLogprob] = []  # of the ids that are not given out yet
+        self._given = 0
         self._due = 0.0
+
+    def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        self._logprobs += logprobs
 
     def tokens(self, ids: list[int]) -> bool:
         self._pending += ids
@@ -60,14 +68,21 @@ class Delivery:
             return False
         delta, stopped = self._read()
         if delta:
-            self._emit(Delta(delta, self._text.num_tokens))
+            self._emit(Delta(delta, self._text.num_tokens, self._taken()))
             if self._pace:
                 self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
         delta, _ = self._read()
-        self._emit(End(delta + self._text.flush(), tuple(self._ids), reason, stats, error))
+        self._emit(End(delta + self._text.flush(), tuple(self._ids), reason, stats, error, self._taken()))
+
+    def _taken(self) -> tuple[TokenLogprob, ...]:
+        """Logprobs of the ids that were read and not given out, each once."""
+        count = len(self._ids) - self._given
+        taken, self._logprobs = tuple(self._logprobs[:count]), self._logprobs[count:]
+        self._given = len(self._ids)
+        return taken
 
     def _read(self) -> tuple[str, bool]:
         """Text of the ids gathered, and whether it has ended."""

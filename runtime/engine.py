@@ -18,6 +18,7 @@ from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
+from tandem.runtime.logprobs import MAX_ALTERNATIVES
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import prefill
@@ -165,6 +166,12 @@ class Engine:
         if request.max_tokens < 1:
             raise RequestError(
                 f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
+            )
+        if not 0 <= (request.logprobs or 0) <= MAX_ALTERNATIVES:
+            raise RequestError(
+                f"{request.logprobs} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
+                param="logprobs",
+                code="invalid_value",
             )
         validate(request.sampling)
         penalties.validate(request.penalties)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
-from tandem.runtime.request import FinishReason, LaneStats, Ticket
+from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Ticket
 from tandem.tree import DraftTree
 
 log = logging.getLogger("tandem.runtime")
@@ -36,6 +38,7 @@ class Lane:
         self.seed = secrets.randbits(64) if seed is None else seed
         wanted = request.penalties
         self.text = None if wanted.neutral else PenalizedText(wanted, request.prompt, request.stop_ids)
+        self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
             self._begin(drafter)
@@ -113,7 +116,10 @@ class Lane:
         if self.ticket.cancelled:
             self.finish = FinishReason.CANCELLED
             return
+        measured, self.logprobs = self.logprobs, []
         try:
+            if measured:
+                cast(MeasuringSink, self.ticket.sink).measured(measured)
             if self.ticket.sink.tokens(tokens):
                 self.finish = FinishReason.STOP
         except Exception:

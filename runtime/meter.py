@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from time import perf_counter
+from typing import cast
 
 from tandem.errors import TandemError
 from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.metrics import Counter, Family, Histogram, LabelledCounter
-from tandem.runtime.request import FinishReason, LaneStats, Request, Sink
+from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Request, Sink
 from tandem.tree import DraftTree
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
@@ -125,6 +127,10 @@ class Stopwatch:
         self._meter, self._sink = meter, sink
         self._num_prompt, self._num_tokens = len(request.prompt), 0
         self._asked = self._first = self._last = perf_counter()
+
+    def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """For requests that ask for logprobs, whose sink takes them."""
+        cast(MeasuringSink, self._sink).measured(logprobs)
 
     def tokens(self, ids: list[int]) -> bool:
         now, meter = perf_counter(), self._meter

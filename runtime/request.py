@@ -5,12 +5,14 @@ Knows nothing of text, HTTP, models or devices: prompts and answers are token id
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
 from typing import Protocol
 
 from tandem.errors import TandemError
+from tandem.runtime.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Penalties:
 class Request:
     """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt.
 
-    `speculate` False decodes one token a round; the answer is the same.
+    `speculate` False decodes one token a round; the answer is the same. `logprobs` asks for each token's, and for as
+    many alternatives; the sink is then a `MeasuringSink`.
     """
 
     prompt: tuple[int, ...]
@@ -64,6 +67,7 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     speculate: bool = True
     penalties: Penalties = field(default_factory=Penalties)
+    logprobs: int | None = None
 
 
 class FinishReason(StrEnum):
@@ -101,6 +105,14 @@ class Sink(Protocol):
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
         """Called exactly once, last; `error` is set when `reason` is ERROR."""
+        ...
+
+
+class MeasuringSink(Sink, Protocol):
+    """A sink of requests that ask for `logprobs`."""
+
+    def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Those of the ids that the next call of `tokens` brings."""
         ...
 
 

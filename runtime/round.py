@@ -14,6 +14,7 @@ from typing import Protocol
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
+from tandem.runtime.logprobs import measure
 from tandem.runtime.meter import ROUNDS, Meter, Plain
 from tandem.runtime.pages import PageTable
 from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
@@ -141,12 +142,18 @@ def max_joint_rows(executor: Executor) -> int:
 
 def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, said: Sequence[int] = ()) -> int:
     """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`."""
-    if lane.sampling.temperature == 0 and lane.text is None:
+    asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0 and lane.text is None
+    if greedy and asked is None:
         return outcome.argmax[first + node]
     logits = executor.logits(first + node)
-    if lane.text is not None:
-        logits = lane.text.applied(logits, said)
-    return draw(logits, lane.sampling, lane.seed, len(lane.ids) + len(said))
+    if greedy:
+        token = outcome.argmax[first + node]
+    else:
+        penalized = logits if lane.text is None else lane.text.applied(logits, said)
+        token = draw(penalized, lane.sampling, lane.seed, len(lane.ids) + len(said))
+    if asked is not None:
+        lane.logprobs.append(measure(logits, token, asked))
+    return token
 
 
 def walk(

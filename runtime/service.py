@@ -92,6 +92,7 @@ class Service:
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
         penalties: Penalties | None = None,
+        logprobs: int | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         param: str = "prompt",
@@ -116,6 +117,7 @@ class Service:
             sampling or Sampling(),
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
+            logprobs=logprobs,
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:

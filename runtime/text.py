@@ -134,13 +134,31 @@ class ByteDecoder:
 
     def add(self, token_id: int) -> str:
         token = None if token_id in self._skip else self._token_of(token_id)
+        return "" if token is None else self._utf8.decode(_written(token))
+
+
+def _written(token: str) -> bytes:
+    """The bytes of a byte-level vocabulary's token."""
+    try:
+        return bytes([_BYTE_OF[character] for character in token])
+    except KeyError:  # an added token is written as it reads
+        return token.encode()
+
+
+class TokenBytes:
+    """What a token alone stands for, special ones included; nothing for an id that the vocabulary lacks."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._special = tokenizer, _special_ids(tokenizer)
+        self._is_bytes = isinstance(_decoder(tokenizer), ByteDecoder)
+
+    def __call__(self, token_id: int) -> bytes:
+        token = self._tokenizer.id_to_token(token_id)
         if token is None:
-            return ""
-        try:
-            data = bytes([_BYTE_OF[character] for character in token])
-        except KeyError:  # an added token is written as it reads
-            data = token.encode()
-        return self._utf8.decode(data)
+            return b""
+        if token_id in self._special:
+            return token.encode()
+        return _written(token) if self._is_bytes else self._tokenizer.decode([token_id]).encode()
 
 
 class WindowDecoder:

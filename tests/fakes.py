@@ -18,6 +18,7 @@ from tandem.errors import TandemError
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.snapshot import Snapshot
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
@@ -247,10 +248,15 @@ class Recorder:
     reason: FinishReason | None = None
     stats: LaneStats | None = None
     error: TandemError | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
         return [token for block in self.blocks for token in block]
+
+    def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        assert len(self.logprobs) == len(self.ids), "those of each id come just before it"
+        self.logprobs += logprobs
 
     def tokens(self, ids: list[int]) -> bool:
         assert self.reason is None and ids, "nothing comes after the end"

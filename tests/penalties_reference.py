@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tandem.runtime.request import Penalties
 
@@ -30,3 +31,16 @@ def penalized(
     if len(answer) < wishes.min_tokens and len(set(stop_ids)) < len(found):
         found[list(stop_ids)] = -np.inf
     return found
+
+
+def penalties() -> st.SearchStrategy[Penalties]:
+    """None at all, or several at once, over ids below 23."""
+    some = st.builds(
+        Penalties,
+        repetition=st.sampled_from([1.0, 1.3, 0.5]),
+        presence=st.sampled_from([0.0, 2.0, -1.0]),
+        frequency=st.sampled_from([0.0, 0.7]),
+        no_repeat_ngram_size=st.integers(0, 3),
+        logit_bias=st.sampled_from([(), ((3, 100.0), (4, -2.5))]),
+    )
+    return st.one_of(st.just(Penalties()), some)

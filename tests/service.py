@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.metrics import Family, Gauge
-from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
+from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Request, Sink, Ticket
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ class ScriptedWorker:
             block = block if stop is None else block[: stop + 1]
             stats.completion_tokens += len(block)
             stats.rounds += 1
+            if request.logprobs is not None:
+                top = tuple((65 + i, -1.5 - i) for i in range(request.logprobs))
+                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top) for token in block])
             if ticket.sink.tokens(list(block)) or stop is not None:
                 return FinishReason.STOP
             if stats.completion_tokens == request.max_tokens:

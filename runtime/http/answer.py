@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from tandem.errors import CapacityError, TandemError
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.http.prompts import Order
 from tandem.runtime.http.replies import Usage
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason
 from tandem.runtime.service import Service
 
@@ -36,6 +37,7 @@ class Answer:
         self._ended = False
         self._worker = service.worker
         self._prompt_tokens = len(order.request.prompt)
+        self._asked = order.request.logprobs is not None
         self._ticket = service.submit(order.request, order.stops, self._emit)
 
     def _emit(self, event: Event) -> None:
@@ -58,12 +60,18 @@ class Answer:
                 raise CapacityError("the server is shutting down", status=503)
         return event
 
-    async def whole(self) -> tuple[str, End]:
-        """The whole text, once it has ended."""
-        pieces = []
+    async def whole(self) -> tuple[str, list[TokenLogprob] | None, End]:
+        """The whole text and its logprobs, once it has ended."""
+        texts, logprobs = list[str](), list[TokenLogprob]()
         while not isinstance(event := await self.event(), End):
-            pieces.append(event.text if event else "")
-        return "".join([*pieces, event.text]), event
+            if event is not None:
+                texts.append(event.text)
+                logprobs += event.logprobs
+        return "".join([*texts, event.text]), self.told([*logprobs, *event.logprobs]), event
+
+    def told(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob] | None:
+        """None where they are not asked for."""
+        return [*logprobs] if self._asked else None
 
     def usage(self, completion_tokens: int) -> Usage:
         return Usage(self._prompt_tokens, completion_tokens, self._prompt_tokens + completion_tokens)

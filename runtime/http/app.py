@@ -20,6 +20,7 @@ from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
 from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
 from tandem.runtime.http.errors import handle_error, json_response
+from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.prompts import Order, chat_order, check_model, completion_order
 from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
@@ -27,6 +28,7 @@ from tandem.runtime.http.stream import PING_SECONDS, EventStream, chunks
 from tandem.runtime.http.tokens import detokenize, tokenize
 from tandem.runtime.metrics import CONTENT_TYPE, exposition
 from tandem.runtime.service import Service
+from tandem.runtime.text import TokenBytes
 
 MAX_BODY_BYTES = 16 * 2**20
 CLIENT_GONE = 499
@@ -68,6 +70,7 @@ class Endpoints:
         self._max_body_bytes = max_body_bytes
         self._ping_seconds = ping_seconds
         self._body_seconds = body_seconds
+        self._token_bytes = TokenBytes(service.tokenizer)
         self._model = Model(service.model, service.created, service.context_length)
 
     async def health(self, request: Request) -> Response:
@@ -96,10 +99,10 @@ class Endpoints:
         return await self._converted(request, detokenize)
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(request, CompletionBody, completion_order, CompletionShape())
+        return await self._answer(request, CompletionBody, completion_order, CompletionShape)
 
     async def chat_completions(self, request: Request) -> Response:
-        return await self._answer(request, ChatBody, chat_order, ChatShape())
+        return await self._answer(request, ChatBody, chat_order, ChatShape)
 
     async def _converted(self, request: Request, convert: Callable[[Service, bytes], object]) -> Response:
         """What `convert` makes of the body; the engine has no part in it."""
@@ -110,7 +113,11 @@ class Endpoints:
         return json_response(await asyncio.to_thread(convert, self._service, data))
 
     async def _answer(
-        self, request: Request, kind: type[AnyBody], order_of: Callable[[Service, AnyBody], Order], shape: Shape
+        self,
+        request: Request,
+        kind: type[AnyBody],
+        order_of: Callable[[Service, AnyBody], Order],
+        worded: Callable[[Wording], Shape],
     ) -> Response:
         def read(data: bytes) -> tuple[AnyBody, Order]:
             body = read_body(data, kind)
@@ -120,15 +127,15 @@ class Endpoints:
             data = await read_limited(request, self._max_body_bytes, self._body_seconds)
             # Off the event loop: a long prompt must not hold up other streams.
             body, order = await asyncio.to_thread(read, data)
-            options = _stream_options(body)
+            options, shape = _stream_options(body), worded(Wording(self._token_bytes))
             answer, letterhead = Answer(self._service, order), Letterhead(self._service, shape)
             if body.stream:
                 return EventStream(answer, chunks(answer, letterhead, shape, options, self._ping_seconds))
             with answer:
-                text, end = await unless_gone(request.receive, answer.whole())
+                text, tokens, end = await unless_gone(request.receive, answer.whole())
         except (ClientDisconnect, ClientGone):
             return Response(status_code=CLIENT_GONE)
-        return json_response(letterhead.whole(text, end.reason.value, answer.usage(len(end.ids))))
+        return json_response(letterhead.whole(text, end.reason.value, tokens, answer.usage(len(end.ids))))
 
 
 def _stream_options(body: Body) -> StreamOptions:

@@ -17,8 +17,6 @@ from tandem.errors import RequestError
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (False,),
     "echo": (False,),
     "suffix": ("",),

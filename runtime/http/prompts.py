@@ -76,11 +76,34 @@ def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: in
         max_tokens=max_tokens,
         sampling=sampling,
         penalties=_penalties(body),
+        logprobs=_alternatives(body),
         stop_ids=body.stop_token_ids or (),
         ignore_eos=bool(body.ignore_eos),
         param=param,
     )
     return Order(request, body.stops)
+
+
+def _alternatives(body: Body) -> int | None:
+    """How many alternatives to each token's logprob are wanted; None: no logprobs at all.
+
+    Chat says so with a flag and a count beside it, completions with a count.
+    """
+    chat, count, asked = isinstance(body, ChatBody), body.top_logprobs or 0, body.logprobs
+    if asked is None or asked is False:
+        alternatives = None
+    elif isinstance(asked, bool) != chat:
+        wanted = "true or false, with top_logprobs" if chat else "a count of alternatives"
+        raise RequestError(f"logprobs is {asked}; here it is {wanted}", param="logprobs", code="invalid_value")
+    else:
+        alternatives = count if chat else int(asked)
+    if count and (alternatives is None or not chat):
+        raise RequestError(
+            "top_logprobs needs logprobs: true" if chat else "top_logprobs is for chats; logprobs takes the count here",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    return alternatives
 
 
 def _penalties(body: Body) -> Penalties:

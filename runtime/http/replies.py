@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
+from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs, Wording
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.service import Service
+
+Tokens = Sequence[TokenLogprob] | None
+"""Logprobs of what a reply brings; None where they are not asked for."""
 
 
 class Usage(Struct):
@@ -24,7 +30,7 @@ class TextChoice(Struct):
     text: str
     finish_reason: str | None = None
     index: int = 0
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
 
 
 class ChatMessage(Struct):
@@ -37,7 +43,7 @@ class ChatChoice(Struct):
     message: ChatMessage
     finish_reason: str
     index: int = 0
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatDelta(Struct, omit_defaults=True):
@@ -49,7 +55,7 @@ class ChatChunkChoice(Struct):
     delta: ChatDelta
     finish_reason: str | None = None
     index: int = 0
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 Choice = TextChoice | ChatChoice | ChatChunkChoice
@@ -74,39 +80,48 @@ class Shape(Protocol):
     whole_object: str
     chunk_object: str
 
-    def whole(self, text: str, finish_reason: str) -> Choice: ...
+    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice: ...
 
     def opening(self) -> Choice | None:
         """The choice of a first chunk that says who speaks."""
         ...
 
-    def piece(self, text: str, finish_reason: str | None) -> Choice: ...
+    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice: ...
 
 
 class CompletionShape:
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def whole(self, text: str, finish_reason: str) -> Choice:
-        return TextChoice(text, finish_reason)
+    def __init__(self, wording: Wording) -> None:
+        self._wording = wording
+
+    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
+        return self.piece(text, finish_reason, tokens)
 
     def opening(self) -> Choice | None:
         return None
 
-    def piece(self, text: str, finish_reason: str | None) -> Choice:
-        return TextChoice(text, finish_reason)
+    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
+        return TextChoice(text, finish_reason, logprobs=None if tokens is None else self._wording.text(tokens))
 
 
 class ChatShape:
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def whole(self, text: str, finish_reason: str) -> Choice:
-        return ChatChoice(ChatMessage(text), finish_reason)
+    def __init__(self, wording: Wording) -> None:
+        self._wording = wording
+
+    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
+        return ChatChoice(ChatMessage(text), finish_reason, logprobs=self._worded(tokens))
 
     def opening(self) -> Choice | None:
         return ChatChunkChoice(ChatDelta("assistant", ""))
 
-    def piece(self, text: str, finish_reason: str | None) -> Choice:
-        return ChatChunkChoice(ChatDelta(content=text or None), finish_reason)
+    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
+        return ChatChunkChoice(ChatDelta(content=text or None), finish_reason, logprobs=self._worded(tokens))
+
+    def _worded(self, tokens: Tokens) -> ChatLogprobs | None:
+        return None if tokens is None else self._wording.chat(tokens)
 
 
 class Letterhead:
@@ -117,8 +132,8 @@ class Letterhead:
         self._created = int(time.time())
         self._service, self._shape = service, shape
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> Reply:
-        return self._reply(self._shape.whole_object, [self._shape.whole(text, finish_reason)], usage)
+    def whole(self, text: str, finish_reason: str, tokens: Tokens, usage: Usage) -> Reply:
+        return self._reply(self._shape.whole_object, [self._shape.whole(text, finish_reason, tokens)], usage)
 
     def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply:
         return self._reply(self._shape.chunk_object, [] if choice is None else [choice], usage)

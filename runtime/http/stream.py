@@ -47,9 +47,11 @@ async def chunks(
         if event is None:
             yield PING
         else:
-            yield data(letterhead.chunk(shape.piece(event.text, None), usage(event.num_tokens)))
+            choice = shape.piece(event.text, None, answer.told(event.logprobs))
+            yield data(letterhead.chunk(choice, usage(event.num_tokens)))
     num_tokens = len(event.ids)
-    yield data(letterhead.chunk(shape.piece(event.text, event.reason.value), usage(num_tokens)))
+    choice = shape.piece(event.text, event.reason.value, answer.told(event.logprobs))
+    yield data(letterhead.chunk(choice, usage(num_tokens)))
     if options.include_usage:
         yield data(letterhead.chunk(None, answer.usage(num_tokens)))
 

@@ -16,7 +16,7 @@ from tandem.prices import PriceModel
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import FinishReason, Penalties, Request, Sampling
+from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.cut import Router
 from tests.fake_recurrent import RecurrentExecutor, state_of
 from tests.fakes import (
@@ -29,6 +29,7 @@ from tests.fakes import (
     marks,
     plain_text,
 )
+from tests.penalties_reference import penalties
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 
@@ -74,18 +75,6 @@ samplings = st.one_of(
     st.just(Sampling()),
     st.builds(Sampling, st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([0.8, 1.0]), seed=st.integers(0, 99)),
 )
-wishes = st.one_of(
-    st.just(Penalties()),
-    st.builds(
-        Penalties,
-        repetition=st.sampled_from([1.0, 1.3, 0.5]),
-        presence=st.sampled_from([0.0, 2.0, -1.0]),
-        frequency=st.sampled_from([0.0, 0.7]),
-        no_repeat_ngram_size=st.integers(0, 3),
-        logit_bias=st.sampled_from([(), ((3, 100.0), (4, -2.5))]),
-        min_tokens=st.just(0),
-    ),
-)
 requests_ = st.builds(
     Request,
     # Around the borders of pages (8), chunks (5, 16) and the context (96).
@@ -96,7 +85,7 @@ requests_ = st.builds(
     sampling=samplings,
     stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
     speculate=st.sampled_from([True, True, True, False]),
-    penalties=wishes,
+    penalties=penalties(),
 )
 
 
@@ -289,8 +278,7 @@ def test_bug_22_a_seed_gives_one_text_whatever_is_drafted() -> None:
 
 
 def test_bug_23_no_seed_means_fresh_noise() -> None:
-    executor = ScriptedExecutor()
-    request = Request((4, 2), 12, Sampling(1.0))
+    executor, request = ScriptedExecutor(), Request((4, 2), 12, Sampling(1.0))
     sinks = serve(engine_for(executor), executor, *[request] * 8)
     assert len({tuple(sink.ids) for sink in sinks}) > 5
 

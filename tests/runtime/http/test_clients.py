@@ -41,6 +41,25 @@ def test_the_openai_sdk() -> None:
     assert worker.num_cancels == 0, "BUG-53: normal ends send no aborts"
 
 
+def test_the_openai_sdk_reads_logprobs() -> None:
+    worker = ScriptedWorker([[0x41, 0xE6], [0x97, 0xA5, IM_END]])
+    with sdk(worker) as client:
+        (choice,) = client.completions.create(model="tiny", prompt="x", logprobs=2, max_tokens=9).choices
+        assert choice.text == "A日" and choice.logprobs is not None
+        assert choice.logprobs.tokens == ["A", "\ufffd", "\ufffd", "\ufffd", "<|im_end|>"]
+        assert choice.logprobs.text_offset == [0, 1, 2, 3, 4]
+        assert choice.logprobs.token_logprobs == [-token / 8 for token in (0x41, 0xE6, 0x97, 0xA5, IM_END)]
+        assert choice.logprobs.top_logprobs is not None
+        assert choice.logprobs.top_logprobs[0] == {"A": -0x41 / 8, "B": -2.5}
+        for stream in (False, True):
+            given: Any = {"messages": HI, "logprobs": True, "top_logprobs": 1, "stream": stream}
+            reply: Any = client.chat.completions.create(model="tiny", **given)
+            choices = [chunk.choices[0] for chunk in reply] if stream else reply.choices
+            tokens = [token for c in choices if c.logprobs for token in c.logprobs.content]
+            assert b"".join(bytes(token.bytes) for token in tokens) == "A日<|im_end|>".encode()
+            assert [(top.token, top.logprob) for token in tokens for top in token.top_logprobs] == [("A", -1.5)] * 5
+
+
 def test_the_openai_sdk_streams() -> None:
     """BUG-51: plain, and cut by max_tokens, each with its usage."""
     worker = ScriptedWorker([list(b"one "), list(b"two"), [IM_END]])

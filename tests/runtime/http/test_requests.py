@@ -105,6 +105,31 @@ def test_penalties_out_of_range(client: TestClient, body: dict[str, Any], param:
     assert refused(client, **body)["param"] == param
 
 
+def test_logprobs_are_a_flag_of_chats_and_a_count_of_completions(client: TestClient, worker: ScriptedWorker) -> None:
+    assert asked(client, worker).logprobs is None and asked(client, worker, logprobs=False).logprobs is None
+    assert [asked(client, worker, logprobs=n).logprobs for n in (0, 5, 20)] == [0, 5, 20]
+    assert asked(client, worker, CHAT, logprobs=False, top_logprobs=0).logprobs is None
+    assert asked(client, worker, CHAT, logprobs=True).logprobs == 0
+    assert asked(client, worker, CHAT, logprobs=True, top_logprobs=7).logprobs == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {"logprobs": True}, "logprobs"),
+        (COMPLETIONS, {"logprobs": 21}, "logprobs"),
+        (COMPLETIONS, {"logprobs": 2, "top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"logprobs": 3}, "logprobs"),
+        (CHAT, {"logprobs": 0}, "logprobs"),
+        (CHAT, {"logprobs": 1}, "logprobs"),
+        (CHAT, {"top_logprobs": 3}, "top_logprobs"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ],
+)
+def test_logprobs_in_the_other_endpoints_form(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
+    assert refused(client, path, **body)["param"] == param
+
+
 def test_budgets(client: TestClient, worker: ScriptedWorker) -> None:
     assert asked(client, worker).max_tokens == 16
     assert asked(client, worker, CHAT).max_tokens == CONTEXT_LENGTH - len(HI_IDS)
@@ -194,7 +219,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_unless_it_asks_for_nothing(c
 
 @pytest.mark.parametrize(
     "body",
-    [{"n": 2}, {"logprobs": 0}, {"logprobs": True}, {"top_logprobs": 5}, {"length_penalty": 0.5}, {"echo": True}],
+    [{"n": 2}, {"prompt_logprobs": 0}, {"best_of": True}, {"length_penalty": 0.5}, {"echo": True}],
 )
 def test_values_close_to_neutral_ones(client: TestClient, body: dict[str, Any]) -> None:
     assert refused(client, **body)["param"] == next(iter(body))
