@@ -247,9 +247,20 @@ def test_a_gpu_that_goes_while_it_serves(bundle: SimpleNamespace, monkeypatch: p
 
 def test_a_graph_that_fails_beside_leaves_nothing(gpu: Counting, tmp_path: Path) -> None:
     plain = open_image(image(tmp_path), pages=(1, LANE), driver=Driver(gpu))
-    calls = len(gpu.calls)
+    plain.finish()
+    num_graphs = gpu.counts["cuGraphInstantiateWithFlags"]
     plain.close()
-    broken = Gpu(fail_at=calls - 4)
+
+    class LastFails(Gpu):
+        def _cuGraphInstantiateWithFlags(self, *arguments: Any) -> int | None:
+            full = self.counts["cuGraphInstantiateWithFlags"] == num_graphs
+            return 2 if full else super()._cuGraphInstantiateWithFlags(*arguments)
+
+    broken = LastFails()
     with pytest.raises(DeviceError):
-        open_image(image(tmp_path), pages=(1, LANE), driver=Driver(broken))
+        opened = open_image(image(tmp_path), pages=(1, LANE), driver=Driver(broken))
+        try:
+            opened.finish()
+        finally:
+            opened.close()
     assert (broken.faults, broken.left()) == ([], {})
