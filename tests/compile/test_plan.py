@@ -123,6 +123,14 @@ def test_tensors_that_are_no_weights_as_they_stand(folder: Path, tmp_path: Path,
             plan(wrong)
 
 
+@pytest.mark.parametrize("end", [-1, 333])
+def test_a_text_ends_at_an_id_of_the_vocabulary(folder: Path, tmp_path: Path, end: int) -> None:
+    wrong = shutil.copytree(folder, tmp_path / "wrong")
+    (wrong / "generation_config.json").write_text(f'{{"eos_token_id": [2, {end}]}}')
+    with pytest.raises(CheckpointError, match=rf"^{wrong}: texts end at id {end}, .* vocabulary of 333: correct eos_"):
+        plan(wrong)
+
+
 @pytest.mark.parametrize("context", [-1, 0, 63, 2049])
 def test_impossible_contexts(folder: Path, context: int) -> None:
     with pytest.raises(UsageError, match=f"--max-seq-len {context}: for this model it may be 64 to 2048 tokens"):
