@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any
 
+from tandem.artifacts.layout import REMEDY
 from tandem.errors import BundleCorrupt
 
 MAX_JSON_DEPTH = 32
@@ -26,18 +27,19 @@ def encode_compact(value: object) -> bytes:
     return text.encode()
 
 
-def decode(data: bytes, where: str) -> Any:
-    """The value of strict JSON. BundleCorrupt, which names `where`, for anything a strict reader may not accept."""
+def decode(data: bytes, where: str, remedy: str = REMEDY) -> Any:
+    """The value of strict JSON. BundleCorrupt, which names `where` and says `remedy`, for anything a strict reader may
+    not accept."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_number, parse_float=_number)
     except RecursionError:
-        raise BundleCorrupt(f"{where}: nested deeper than {MAX_JSON_DEPTH}") from None
+        raise BundleCorrupt(f"{where}: nested deeper than {MAX_JSON_DEPTH}; {remedy}") from None
     except UnicodeDecodeError as error:
-        raise BundleCorrupt(f"{where}: not UTF-8 at byte {error.start}") from None
+        raise BundleCorrupt(f"{where}: not UTF-8 at byte {error.start}; {remedy}") from None
     except ValueError as error:
-        raise BundleCorrupt(f"{where}: not strict JSON: {error}") from None
+        raise BundleCorrupt(f"{where}: not strict JSON: {error}; {remedy}") from None
     if _deeper_than(value, MAX_JSON_DEPTH):
-        raise BundleCorrupt(f"{where}: nested deeper than {MAX_JSON_DEPTH}")
+        raise BundleCorrupt(f"{where}: nested deeper than {MAX_JSON_DEPTH}; {remedy}")
     return value
 
 

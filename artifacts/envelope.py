@@ -20,6 +20,7 @@ _BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PAYLOAD = "application/vnd.in-toto+json"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://model_signing/signature/v1.0"
+REMEDY = "sign the bundle again"
 
 
 class _Record(msgspec.Struct, frozen=True, rename="camel"):
@@ -92,7 +93,7 @@ class Envelope:
 
     def digests(self) -> dict[str, str]:
         """Path -> SHA-256 (hex) of every file the payload speaks of. BundleCorrupt if it speaks of other things."""
-        statement: _Statement = _convert(canonical.decode(self.payload, layout.SIGNATURE), _Statement)
+        statement: _Statement = _convert(canonical.decode(self.payload, layout.SIGNATURE, REMEDY), _Statement)
         resources, how = statement.predicate.resources, statement.predicate.serialization
         kind = (statement.type, statement.predicate_type, how.method, how.hash_type)
         if kind != (_STATEMENT, _PREDICATE, "files", "sha256") or any(r.algorithm != "sha256" for r in resources):
@@ -109,7 +110,7 @@ class Envelope:
 
 def decode(data: bytes) -> Envelope:
     """The layers spelt by `data`. BundleCorrupt unless it is a signature made with a key."""
-    file: _File = _convert(canonical.decode(data, layout.SIGNATURE), _File)
+    file: _File = _convert(canonical.decode(data, layout.SIGNATURE, REMEDY), _File)
     inner = file.dsse_envelope
     if file.media_type != _BUNDLE or inner.payload_type != _PAYLOAD or len(inner.signatures) != 1:
         raise _corrupt("not a signature made with a key")
@@ -132,4 +133,4 @@ def _base64(text: str) -> bytes:
 
 
 def _corrupt(fault: str) -> BundleCorrupt:
-    return BundleCorrupt(f"{layout.SIGNATURE}: {fault}; sign the bundle again")
+    return BundleCorrupt(f"{layout.SIGNATURE}: {fault}; {REMEDY}")

@@ -25,11 +25,11 @@ def read(folder: Path, name: str, limit: int) -> bytes:
         raise BundleCorrupt(f"{name}: cannot be read ({error.strerror}); it must be a regular file") from None
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise BundleCorrupt(f"{name}: not a regular file")
+        raise BundleCorrupt(f"{name}: not a regular file; {layout.REMEDY}")
     with os.fdopen(file, "rb") as opened:
         data = opened.read(limit + 1)
     if len(data) > limit:
-        raise BundleCorrupt(f"{name}: over {limit} bytes")
+        raise BundleCorrupt(f"{name}: over {limit} bytes; {layout.REMEDY}")
     return data
 
 
@@ -43,18 +43,18 @@ def check_listing(folder: Path, sizes: Mapping[str, int]) -> None:
     for name, facts in _walk(folder, ""):
         if stat.S_ISDIR(facts.st_mode):
             if name not in folders:
-                raise BundleCorrupt(f"{name}/: a folder that {layout.MANIFEST} does not list")
+                raise BundleCorrupt(f"{name}/: a folder that {layout.MANIFEST} does not list; take it away")
         elif not stat.S_ISREG(facts.st_mode):
             raise BundleCorrupt(f"{name}: a link or special file; a bundle holds plain files only")
         elif name in (layout.MANIFEST, layout.SIGNATURE):
             continue
         elif name not in sizes:
-            raise BundleCorrupt(f"{name}: a file that {layout.MANIFEST} does not list")
+            raise BundleCorrupt(f"{name}: a file that {layout.MANIFEST} does not list; take it away")
         elif facts.st_size != sizes[name]:
             raise BundleCorrupt(f"{name}: {sizes[name]} bytes wanted, {facts.st_size} found; copy or compile it again")
         missing.discard(name)
     if missing:
-        raise BundleCorrupt(f"{min(missing)}: missing; copy or compile the bundle again")
+        raise BundleCorrupt(f"{min(missing)}: missing; {layout.REMEDY}")
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:

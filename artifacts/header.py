@@ -60,7 +60,7 @@ def _check(manifest: Manifest) -> None:
     if paths != sorted(set(paths)) or len(paths) > layout.MAX_FILES:
         raise _corrupt("paths twice, out of order or too many - at `$.files`")
     if absent := [path for path in layout.REQUIRED if path not in paths]:
-        raise BundleCorrupt(f"{absent[0]}: required, but not listed in {layout.MANIFEST}")
+        raise BundleCorrupt(f"{absent[0]}: required, but not listed in {layout.MANIFEST}; {layout.REMEDY}")
     _check_entries(manifest)
     _check_host(manifest)
     if fault := manifest.geometry.geometry().fault():
@@ -82,9 +82,9 @@ def _check_kernel(file: FileRecord, device: str) -> None:
     """Native code is named by its digest; only where there is a GPU are there binaries of one."""
     sha256, on_gpu = file.sha256, device.startswith(CUDA)
     if file.path not in (layout.kernel_file(sha256), layout.cubin_file(sha256)):
-        raise BundleCorrupt(f"{file.path}: not named by its digest {sha256}")
+        raise BundleCorrupt(f"{file.path}: not named by its digest {sha256}; {layout.REMEDY}")
     if file.path == layout.cubin_file(sha256) and not on_gpu:
-        raise BundleCorrupt(f"{file.path}: no code for {device}, for which the bundle was compiled")
+        raise BundleCorrupt(f"{file.path}: no code for {device}, which the bundle is for; {layout.REMEDY}")
 
 
 def _check_host(manifest: Manifest) -> None:
@@ -123,4 +123,4 @@ def _check_entries(manifest: Manifest) -> None:
 
 
 def _corrupt(fault: str) -> BundleCorrupt:
-    return BundleCorrupt(f"{layout.MANIFEST}: {fault}")
+    return BundleCorrupt(f"{layout.MANIFEST}: {fault}; {layout.REMEDY}")

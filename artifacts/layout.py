@@ -26,6 +26,9 @@ KERNELS = "kernels/"
 REQUIRED = (WEIGHTS, TOKENIZER, PRICES, PROOF, ORACLE)
 """Files every bundle lists."""
 
+REMEDY: Final = "copy or compile the bundle again"
+"""What to do about a bundle that is damaged."""
+
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_JSON_BYTES = 16 << 20
 MAX_PROGRAM_BYTES = 16 << 20

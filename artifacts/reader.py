@@ -78,10 +78,10 @@ class Bundle:
         """One of the JSON files. BundleCorrupt unless it is a strict JSON object of a sane size."""
         path = self.path / name
         if path.stat().st_size > layout.MAX_JSON_BYTES:
-            raise BundleCorrupt(f"{name}: over {layout.MAX_JSON_BYTES} bytes")
+            raise BundleCorrupt(f"{name}: over {layout.MAX_JSON_BYTES} bytes; {layout.REMEDY}")
         value = canonical.decode(path.read_bytes(), name)
         if not isinstance(value, dict):
-            raise BundleCorrupt(f"{name}: no JSON object")
+            raise BundleCorrupt(f"{name}: no JSON object; {layout.REMEDY}")
         return value
 
     @property
@@ -158,7 +158,8 @@ class Bundle:
         program = decode_program(data, entry.program)
         held = {file.sha256 for file in self.manifest.files if file.path.startswith(layout.KERNELS)}
         if absent := {kernel.binary for kernel in program.kernels} - held:
-            raise BundleCorrupt(f"{entry.program}: needs the kernel {min(absent)}, which the bundle does not hold")
+            needs = f"needs the kernel {min(absent)}, which the bundle does not hold"
+            raise BundleCorrupt(f"{entry.program}: {needs}; {layout.REMEDY}")
         if len(program.launches) and program.on_gpu is not self.on_gpu:
             raise BundleCorrupt(f"{entry.program}: not made for {self.manifest.device}; compile the model again")
         return program

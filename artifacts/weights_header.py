@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.artifacts import canonical
+from tandem.artifacts.layout import REMEDY
 from tandem.errors import BundleCorrupt
 
 MAX_HEADER_BYTES = 16 << 20
@@ -54,31 +55,31 @@ def read_header(path: Path, alignment: int = 1) -> tuple[int, dict[str, TensorSp
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > MAX_HEADER_BYTES or 8 + length > size:
-            raise BundleCorrupt(f"{path.name}: cut short, or a header over {MAX_HEADER_BYTES} bytes")
+            raise _corrupt(path.name, f"cut short, or a header over {MAX_HEADER_BYTES} bytes")
         header = canonical.decode(file.read(length), path.name)
     base = 8 + length
     if not isinstance(header, dict):
-        raise BundleCorrupt(f"{path.name}: the header is no JSON object")
+        raise _corrupt(path.name, "the header is no JSON object")
     header.pop(_METADATA, None)
     spans = {name: _span(path.name, name, value) for name, value in header.items()}
     _check_cover(path.name, spans, size - base)
     for name, span in spans.items():
         if not name.startswith("pad.") and (base + span.begin) % alignment:
-            raise BundleCorrupt(f"{path.name}: tensor {name!r} is not at a multiple of {alignment} bytes")
+            raise _corrupt(path.name, f"tensor {name!r} is not at a multiple of {alignment} bytes")
     return base, spans
 
 
 def _span(file: str, name: str, value: Any) -> TensorSpan:
     if not isinstance(value, dict) or set(value) != _FIELDS:
-        raise BundleCorrupt(f"{file}: tensor {name!r} wants dtype, shape and data_offsets, nothing else")
+        raise _corrupt(file, f"tensor {name!r} wants dtype, shape and data_offsets, nothing else")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise BundleCorrupt(f"{file}: tensor {name!r} has the unknown dtype {dtype!r}")
+        raise _corrupt(file, f"tensor {name!r} has the unknown dtype {dtype!r}")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        raise BundleCorrupt(f"{file}: tensor {name!r} has a shape or offsets that are no lists of natural numbers")
+        raise _corrupt(file, f"tensor {name!r} has a shape or offsets that are no lists of natural numbers")
     span = TensorSpan.place(dtype, tuple(shape), offsets[0])
     if span.end != offsets[1]:
-        raise BundleCorrupt(f"{file}: tensor {name!r} spans {offsets[1] - offsets[0]} bytes, its shape {span.nbytes}")
+        raise _corrupt(file, f"tensor {name!r} spans {offsets[1] - offsets[0]} bytes, its shape {span.nbytes}")
     return span
 
 
@@ -91,7 +92,11 @@ def _check_cover(file: str, spans: dict[str, TensorSpan], nbytes: int) -> None:
     for name, span in sorted(spans.items(), key=lambda item: (item[1].begin, item[1].end)):
         if span.begin != reached:
             fault = "overlaps the one before" if span.begin < reached else "leaves a hole before it"
-            raise BundleCorrupt(f"{file}: tensor {name!r} {fault}")
+            raise _corrupt(file, f"tensor {name!r} {fault}")
         reached = span.end
     if reached != nbytes:
-        raise BundleCorrupt(f"{file}: tensors end at byte {reached}, the data at {nbytes}")
+        raise _corrupt(file, f"tensors end at byte {reached}, the data at {nbytes}")
+
+
+def _corrupt(file: str, fault: str) -> BundleCorrupt:
+    return BundleCorrupt(f"{file}: {fault}; {REMEDY}")

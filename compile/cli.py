@@ -163,8 +163,9 @@ def _print(value: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(value, indent=2))
         return
+    width = max(map(len, value)) + 2
     for key, entry in value.items():
-        click.echo(f"{key:<20}{', '.join(entry) if isinstance(entry, list) else entry}")
+        click.echo(f"{key:<{width}}{', '.join(entry) if isinstance(entry, list) else entry}")
 
 
 def _say(line: str, quiet: bool) -> None:

@@ -21,7 +21,7 @@ from tandem.compile.sources import source_digests
 from tandem.compile.store import weight_bytes
 from tandem.compile.target import Target
 from tandem.compile.tools import environment, tool_versions
-from tandem.errors import CompileError, UsageError
+from tandem.errors import CheckpointError, CompileError, UsageError
 from tandem.keys import Kind
 
 MIN_CONTEXT, MAX_PLANNED_CONTEXT = 64, 131_072
@@ -70,13 +70,14 @@ def make_plan(
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes,
-    CheckpointError for tensors that are missing, misshapen or unknown.
+    CheckpointError for tensors that are missing, misshapen or unknown, and for ends of text that no text can have.
     """
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
     target = find_target(device, spec, chosen)
     target.require(spec, chosen)
     context = _context(spec, context_length)
     geometry = target.geometry(spec, chosen, context)
+    _require_stops(spec, checkpoint)
     require_tensors(spec, checkpoint)
     resolved = Resolved(
         checkpoint=digest,
@@ -106,6 +107,15 @@ def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:
         return CudaTarget.suitable(spec, profile) or CpuTarget.find("cpu")
     kind = device.partition("-")[0]
     return CudaTarget.find(device) if kind == "cuda" else CpuTarget.find(device)
+
+
+def _require_stops(spec: LlamaSpec, checkpoint: Checkpoint) -> None:
+    """CheckpointError if a text is to end at an id that the model never gives."""
+    if stray := [i for i in checkpoint.stop_ids if not 0 <= i < spec.vocab_size]:
+        raise CheckpointError(
+            f"{checkpoint.origin}: texts end at id {stray[0]}, which is not in the vocabulary of {spec.vocab_size}: "
+            "correct eos_token_id in config.json and generation_config.json, or fetch the tokenizer of this checkpoint"
+        )
 
 
 def _plain(value: object) -> object:

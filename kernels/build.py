@@ -9,9 +9,10 @@ import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
@@ -110,7 +111,17 @@ def library_build(isa: str, target: Path) -> Iterator[Callable[[], Path]]:
         finally:
             for process in running:
                 with process:  # waits for its end, and closes the pipe
-                    process.terminate()  # a compiler ends its own children
+                    if process.poll() is None:
+                        _end(process.pid)
+
+
+def _end(pid: int) -> None:
+    """Ends a child of this process and all below it: g++ would leave its compiler behind, at work for seconds."""
+    os.kill(pid, signal.SIGSTOP)  # so that it neither starts more nor buries what ends
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            _end(int(child))
+    os.kill(pid, signal.SIGKILL)
 
 
 def _wait(processes: Sequence[subprocess.Popen[str]], isa: str, cxx: str) -> None:

@@ -76,6 +76,8 @@ class Lane:
         tokens = tree.tokens
         if tokens[0] != self.ids[-1] or min(tokens) < 0 or max(tokens) >= vocab_size:
             raise ValueError(f"a draft over token {tokens[0]} does not fit the anchor or the vocabulary")
+        if not tree.is_tree:
+            raise ValueError(f"a draft of tokens {tokens} below nodes {tree.parents} is no tree")
         # The path to depth d commits d + 1 tokens: deeper nodes have no room.
         if self.num_left < len(tree):
             tree = tree.subset([i for i, depth in enumerate(tree.depths()) if depth < self.num_left])

@@ -43,6 +43,16 @@ class DraftTree:
     def is_chain(self) -> bool:
         return self.parents == list(range(-1, len(self.parents) - 1))
 
+    @property
+    def is_tree(self) -> bool:
+        """Whether the lists are of one length, the anchor's parent is -1 and that of every other node stands before it.
+
+        All that is asked of a tree takes this for granted.
+        """
+        first, *parents = self.parents or [0]
+        sizes = {len(self.tokens), len(self.parents), len(self.scores), len(self.sources)}
+        return first == -1 and len(sizes) == 1 and all(0 <= parent <= i for i, parent in enumerate(parents))
+
     def depths(self) -> list[int]:
         """Distance from the anchor, per node."""
         depths: list[int] = []

@@ -54,7 +54,7 @@ class OciSource:
         if self._address.is_digest and f"sha256:{sha256_bytes(data)}" != self._address.reference:
             raise BundleCorrupt(f"{self._address}: the registry serves sha256:{sha256_bytes(data)} under this digest")
         try:
-            image = msgspec.convert(canonical.decode(data, str(self._address)), _Image)
+            image = msgspec.convert(canonical.decode(data, str(self._address), "push the bundle again"), _Image)
         except msgspec.ValidationError as error:
             raise BundleError(f"{self._address}: no bundle, but something else ({error})") from None
         if image.config.media_type != CONFIG:

@@ -85,6 +85,10 @@ class Checkpoint(ABC):
         """Shape of the tensor without reading it. CheckpointError if there is no such tensor."""
         return self.stored(name).shape
 
+    def dtype(self, name: str) -> str:
+        """What the tensor is stored as, in the file's own words. CheckpointError if there is no such tensor."""
+        return self.stored(name).dtype
+
     def digest(self, progress: Progress | None = None) -> str:
         """sha256 (hex) of weights, config and tokenizer: the same wherever it lies and however it is sharded.
 

@@ -76,7 +76,7 @@ def stop_ids(tokenizer: Tokenizer, named: Iterable[int], eos_token: str | None) 
 
 def token_ids(value: Any) -> list[int]:
     """An `eos_token_id` field as a list: configs write an int, a list of ints or null."""
-    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int)]
+    return [item for item in (value if isinstance(value, list) else [value]) if type(item) is int]
 
 
 def token_text(value: Any) -> str | None:

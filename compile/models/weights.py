@@ -79,13 +79,14 @@ def _read(sources: dict[str, Source], checkpoint: TensorSource) -> Iterator[tupl
 
 
 def _finite(name: str, checkpoint: TensorSource) -> Tensor:
-    """A tensor without NaN and infinity: one of them would be in every text, and no proof would see it."""
+    """A tensor without NaN and infinity, also once rounded: one would be in every text, and no proof would see it."""
     tensor = checkpoint.read(name)
-    if not all(bound.isfinite() for bound in torch.aminmax(tensor)):  # NaN if there is any: no mask of all elements
-        wrong = int((~tensor.isfinite()).sum())
+    # NaN if there is any: no mask of all elements. No format reaches further than fp32, and bf16 as far but for a hair.
+    if not all(bound.to(torch.bfloat16).isfinite() for bound in torch.aminmax(tensor)):
+        wrong = int((~tensor.to(torch.bfloat16).isfinite()).sum())
         raise CheckpointError(
-            f"{checkpoint.origin}: {name} has {wrong} values of {tensor.numel()} that are NaN or infinite; "
-            "fetch it again, or ask who made it"
+            f"{checkpoint.origin}: {name} has {wrong} values of {tensor.numel()} that are NaN, infinite or too large "
+            "for bf16; fetch it again, or ask who made it"
         )
     return tensor
 
@@ -119,9 +120,11 @@ def _check(spec: LlamaSpec, sources: Iterable[Source], found: set[str], checkpoi
                 f"{checkpoint.origin}: {name} has shape {tuple(checkpoint.shape(name))}, but the config wants {shape}; "
                 "do config and weights belong together?"
             )
+        _require_real(name, checkpoint)
     unknown = sorted(name for name in found - wanted.keys() if not name.endswith(_RECOMPUTED))
     if spec.tie_word_embeddings and _HEAD in unknown:
         unknown.remove(_HEAD)
+        _require_real(_HEAD, checkpoint)
         embedding = next(name for name in wanted if name.endswith(_EMBEDDING))
         if not torch.equal(checkpoint.read(_HEAD), checkpoint.read(embedding)):
             raise CheckpointError(
@@ -132,6 +135,15 @@ def _check(spec: LlamaSpec, sources: Iterable[Source], found: set[str], checkpoi
         raise CheckpointError(
             f"{checkpoint.origin}: family {spec.family} has no place for {_listed(unknown)}; "
             "is the config's architecture the right one?"
+        )
+
+
+def _require_real(name: str, checkpoint: TensorSource) -> None:
+    """CheckpointError for whole numbers and 8-bit codes, whose scales lie elsewhere."""
+    if (dtype := checkpoint.dtype(name)) in _CODES:
+        raise CheckpointError(
+            f"{checkpoint.origin}: {name} is stored as {dtype}; wanted F64, F32, F16 or BF16: "
+            "start from the unquantised checkpoint"
         )
 
 
@@ -168,5 +180,7 @@ def _listed(names: list[str]) -> str:
 
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_CODES = frozenset(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "U16", "I16", "U32", "I32", "U64", "I64"))
+"""As safetensors call what is no weight by itself."""
 # Old checkpoints carry buffers that follow from the config.
 _RECOMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")

@@ -105,7 +105,7 @@ def test_bad_prices_are_named(
     sample.write(tmp_path / "tiny")
     for command in ("inspect", "verify"):
         code, _, err = run(capsys, command, tmp_path / "tiny")
-        assert code == 1 and err == "error: prices.json: no JSON object\n"
+        assert code == 1 and err == "error: prices.json: no JSON object; copy or compile the bundle again\n"
 
 
 @pytest.fixture

@@ -63,10 +63,11 @@ def verify(bundle: Path) -> None:
 
 
 def refusal(bundle: Path, check: Any) -> str | None:
-    """What the check says, None if it lets the bundle pass."""
+    """What the check says, of which the last words are what to do; None if it lets the bundle pass."""
     try:
         check(bundle)
     except REFUSED as error:
+        assert "; " in str(error)
         return str(error)
     return None
 

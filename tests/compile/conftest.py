@@ -60,6 +60,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Proving:
     prices: dict[str, Any] = {kind.value: curve for kind in Kind} | {"plain": curve["1"]}
     proof = {"cases": 3, "differing": 0, "first": []}
     proving = Proving({"proof": proof, "oracle": {"load": []}, "prices": {"256": prices, "step_ms": 0.01}})
+    library()  # made by the very function that is exchanged now
     monkeypatch.setattr(build, "examine", proving)
     monkeypatch.setattr(target.build, "library_build", ready_library)
     return proving

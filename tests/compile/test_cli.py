@@ -77,7 +77,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(compile_: Compile, model: 
     assert (plan["name"], plan["profile"], plan["context_length"]) == ("Tiny-Llama", "fp32", 500)
     assert plan["entries"] == ["extend", "verify-chain", "verify-tree", "commit"]
     text = compile_(model, "--dry-run").out
-    assert "entries             extend, verify-chain, verify-tree, commit\n" in text and text.count("\n") == len(plan)
+    assert "entries               extend, verify-chain, verify-tree, commit\n" in text and text.count("\n") == len(plan)
+    assert [line.split("  ")[0] for line in text.splitlines()] == list(plan), "names stand apart from what they name"
 
 
 def test_the_bundle_is_called_after_model_and_profile(compile_: Compile, model: Path) -> None:
@@ -230,7 +231,7 @@ def test_tensors_that_do_not_fit(compile_: Compile, model: Path, tmp_path: Path)
     assert compile_(wrong, "--dry-run").line == line
     tensors[norm][5] = torch.nan
     save_file(tensors, wrong / file)
-    assert f"{norm} has 1 values of 48 that are NaN or infinite" in compile_(wrong, "-q").line and here() == []
+    assert f"{norm} has 1 values of 48 that are NaN, infinite or too" in compile_(wrong, "-q").line and here() == []
 
 
 def test_damaged_checkpoints(compile_: Compile, model: Path, tmp_path: Path) -> None:

@@ -106,6 +106,31 @@ def test_tensors_are_those_of_the_config(
     assert str(planned.value) == str(read.value)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "word"),
+    [(torch.int8, "I8"), (torch.int64, "I64"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8_E4M3")],
+)
+def test_tensors_that_are_no_weights_as_they_stand(folder: Path, tmp_path: Path, dtype: torch.dtype, word: str) -> None:
+    """In the model, and in a head that is stored although it is tied."""
+    tied = make_checkpoint(tmp_path / "tied", "smollm2")
+    for model, name, like in (
+        (folder, "model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.q_norm.weight"),
+        (tied, "lm_head.weight", "model.embed_tokens.weight"),
+    ):
+        wrong, tensors = shutil.copytree(model, tmp_path / name), load_file(model / "model.safetensors")
+        save_file(tensors | {name: tensors[like].to(dtype)}, wrong / "model.safetensors")
+        with pytest.raises(CheckpointError, match=rf"{name} is stored as {word}; wanted F64, F32, F16 or BF16: start"):
+            plan(wrong)
+
+
+@pytest.mark.parametrize("end", [-1, 333])
+def test_a_text_ends_at_an_id_of_the_vocabulary(folder: Path, tmp_path: Path, end: int) -> None:
+    wrong = shutil.copytree(folder, tmp_path / "wrong")
+    (wrong / "generation_config.json").write_text(f'{{"eos_token_id": [2, {end}]}}')
+    with pytest.raises(CheckpointError, match=rf"^{wrong}: texts end at id {end}, .* vocabulary of 333: correct eos_"):
+        plan(wrong)
+
+
 @pytest.mark.parametrize("context", [-1, 0, 63, 2049])
 def test_impossible_contexts(folder: Path, context: int) -> None:
     with pytest.raises(UsageError, match=f"--max-seq-len {context}: for this model it may be 64 to 2048 tokens"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from select import select
 
 import pytest
 
@@ -85,6 +88,22 @@ def test_a_compiler_that_fails_without_a_word_is_named(tmp_path: Path, monkeypat
         build.build_library(LEVELS[0], tmp_path / "a.so")
     with pytest.raises(CompileError, match="quiet does not tell its version"):
         build.compiler_version(build.compiler())
+
+
+def test_what_a_compiler_runs_ends_with_it(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source fails while another is at work two processes deep, as in g++ and in what wraps it."""
+    (sources / "first.cpp").write_text("")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    at_work = f"sh -c 'sleep 600 & echo $! > {tmp_path / 'pid'}; echo > {fifo}; wait' & wait"
+    monkeypatch.setenv(
+        "CXX", script(tmp_path / "cxx", f'case "$*" in *first.cpp*) cat {fifo}; exit 3; esac; {at_work}')
+    )
+    with pytest.raises(CompileError, match="exit code 3"):
+        build.build_library(LEVELS[0], tmp_path / "a.so")
+    # An orphan is nobody's here to wait for; a pidfd is readable once it has ended.
+    with suppress(ProcessLookupError), open(os.pidfd_open(int((tmp_path / "pid").read_text()))) as process:
+        assert select([process], [], [], 60)[0]
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def paths(tree: DraftTree) -> dict[tuple[int, ...], float]:
 
 
 def assert_sound(tree: DraftTree) -> None:
-    assert tree.parents[0] == -1 and tree.scores[0] == 1.0 and tree.sources[0] == "root"
+    assert tree.is_tree and tree.parents[0] == -1 and tree.scores[0] == 1.0 and tree.sources[0] == "root"
     assert len(tree.tokens) == len(tree.parents) == len(tree.scores) == len(tree.sources)
     below = [[i for i in range(len(tree)) if node in tree.path(i)] for node in range(len(tree))]
     for node, range_ in enumerate(below):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -212,14 +212,28 @@ def test_a_sink_that_fails_cancels_its_own_lane_only() -> None:
     assert (broken.reason, sound.reason) == (FinishReason.CANCELLED, FinishReason.LENGTH)
 
 
+FAULTS: dict[str, Callable[[int], DraftTree]] = {
+    "not in the vocabulary": lambda anchor: DraftTree.chain(anchor, [VOCAB], [0.5], "faulty"),
+    "another anchor": lambda anchor: DraftTree.chain(anchor + 1, [3], [0.5], "faulty"),
+    "a parent behind its child": lambda anchor: DraftTree([anchor, 3, 4], [-1, 2, 0], [1.0] * 3, ["faulty"] * 3),
+    "a parent of its own": lambda anchor: DraftTree([anchor, 3], [-1, 1], [1.0] * 2, ["faulty"] * 2),
+    "two anchors": lambda anchor: DraftTree([anchor, 3], [-1, -1], [1.0] * 2, ["faulty"] * 2),
+    "no anchor": lambda anchor: DraftTree([anchor, 3], [0, 0], [1.0] * 2, ["faulty"] * 2),
+    "too few parents": lambda anchor: DraftTree([anchor, 3, 4], [-1, 0], [1.0] * 3, ["faulty"] * 3),
+    "too few scores": lambda anchor: DraftTree([anchor, 3], [-1, 0]),
+}
+
+
 class Faulty(ScriptedDrafter):
+    fault = ""
+
     def propose(self, max_nodes: int) -> list[DraftTree]:
-        if self._length > 6:
-            return [DraftTree.chain(self._anchor, [VOCAB], [0.5], "faulty")]
-        return super().propose(max_nodes)
+        return [FAULTS[self.fault](self._anchor)] if self._length > 6 else super().propose(max_nodes)
 
 
-def test_a_drafter_that_fails_costs_its_lane_the_guesses_only() -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_drafter_that_fails_costs_its_lane_the_guesses_only(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Faulty, "fault", fault)
     request = Request((1, 2), 12)
     truth = plain_text(request, VOCAB, 96)
     engine = Engine(

@@ -89,5 +89,5 @@ def test_the_tokenizer_is_passed_on_unchanged(folder: Path) -> None:
 
 
 def test_fields_as_configs_write_them() -> None:
-    assert [token_ids(value) for value in (None, 3, [3, 4], "3", [None])] == [[], [3], [3, 4], [], []]
+    assert [token_ids(value) for value in (None, 3, [3, 4], "3", [None], [True])] == [[], [3], [3, 4], [], [], []]
     assert [token_text(value) for value in (None, "a", {"content": "b"}, {}, 3)] == [None, "a", "b", None, None]

@@ -31,6 +31,9 @@ class Tensors:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.tensors[name].shape)
 
+    def dtype(self, name: str) -> str:
+        return str(self.tensors[name].dtype)
+
     def read(self, name: str) -> Tensor:
         return self.tensors[name]
 

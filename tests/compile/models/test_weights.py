@@ -96,7 +96,7 @@ def test_a_tied_head_may_be_stored_twice_if_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3.4e38])
 def test_tensors_that_are_not_finite_are_named_as_they_are_read(
     tmp_path: Path, value: float, dtype: torch.dtype
 ) -> None:
@@ -107,7 +107,8 @@ def test_tensors_that_are_not_finite_are_named_as_they_are_read(
         with pytest.raises(CheckpointError) as caught:
             dict(load(spec, Tensors(tensors.tensors | {name: wrong})))
         assert str(caught.value) == (
-            f"tiny: {name} has 2 values of {wrong.numel()} that are NaN or infinite; fetch it again, or ask who made it"
+            f"tiny: {name} has 2 values of {wrong.numel()} that are NaN, infinite or too large for bf16; "
+            "fetch it again, or ask who made it"
         )
 
 
