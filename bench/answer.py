@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAMS = Path(sys.executable).parent
+PUTTING_AWAY_S = 30
+"""How long a command that Ctrl-C was told to may take to remove what it has begun."""
 
 
 class CommandError(Exception):
@@ -38,11 +41,19 @@ class Answer:
 def command(name: str, *arguments: str | Path, quiet: bool = True) -> str:
     """stdout of one of Tandem's commands; its progress is shown unless `quiet`."""
     words = [str(PROGRAMS / name), *map(str, arguments)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
-    if done.returncode != 0:
-        lines = (done.stderr or "").strip().splitlines()
-        raise CommandError(f"{name} exited with {done.returncode}" + (f": {lines[-1]}" if lines else ""))
-    return done.stdout
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True) as child:
+        try:
+            out, errors = child.communicate()
+        except KeyboardInterrupt:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(PUTTING_AWAY_S)
+            raise
+        finally:
+            child.kill()
+    if child.returncode != 0:
+        lines = (errors or "").strip().splitlines()
+        raise CommandError(f"{name} exited with {child.returncode}" + (f": {lines[-1]}" if lines else ""))
+    return out
 
 
 def answer(

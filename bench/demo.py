@@ -17,6 +17,8 @@ import bundles
 from answer import Answer, CommandError, answer, begun_again
 from smollm2 import FetchError, fetch
 
+INTERRUPTED = 130
+"""As shells expect it."""
 QUESTION = "What is the capital of France?"
 CLASS = '''class Stack:
     """A list whose last item is the first to leave."""
@@ -68,6 +70,9 @@ def main(name: str = "smollm2") -> int:
     except (FetchError, CommandError) as error:
         say(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        say("\nerror: interrupted")
+        return INTERRUPTED
     return 0 if all(same) else 1
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import answer
 import bundles
 import demo
 from tests.tiny import make_checkpoint
@@ -39,6 +40,20 @@ def test_a_demo_shows_one_text_and_builds_once(
     assert [line.split()[2] for line in out.splitlines() if line.startswith("identical text")] == ["yes", "yes"]
     assert out.count("tokens a second") == 2
     assert not bundles.build(checkpoint, "bf16", "tiny")
+
+
+def test_ctrl_c_waits_for_a_command_to_put_away_what_it_has_begun(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "tandem-compile"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'sleep 0.6; touch {tmp_path}/away; exit 130' INT\nkill -INT $PPID $$\nsleep 9\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(answer, "PROGRAMS", tmp_path)
+    monkeypatch.setitem(demo.DEMOS, "hybrid", demo.Demo("tiny", lambda: checkpoint, ()))
+    assert demo.main("hybrid") == demo.INTERRUPTED
+    assert capsys.readouterr().err.endswith("\nerror: interrupted\n") and (tmp_path / "away").exists()
 
 
 def test_a_demo_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
