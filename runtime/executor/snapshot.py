@@ -28,7 +28,11 @@ class Snapshot:
         return self.state.nbytes
 
     def require(self, bundle: str, nbytes: int) -> None:
-        """Raises BundleMismatch unless it was taken from `bundle`, whose slots have `nbytes` bytes."""
+        """Raises BundleMismatch unless it was taken from `bundle`, whose slots have `nbytes` bytes; UsageError for a
+        `state` that is no such row of bytes."""
+        if self.state.dtype != np.uint8 or self.state.ndim != 1:
+            found = f"{self.state.dtype} of shape {self.state.shape}"
+            raise UsageError(f"a snapshot's state is {found}; give the row of uint8 that `save` gave")
         if self.bundle != bundle or self.nbytes != nbytes:
             raise BundleMismatch(
                 f"a snapshot of {self.nbytes} bytes of bundle {_short(self.bundle)}, slots here are of {nbytes} bytes "
