@@ -1,9 +1,10 @@
 """Paged attention of steps and verifies, the definition of `tandem.kernels.attention`, in two launches.
 
 `attention_split` reduces each group of positions by itself, so that few rows behind a long context keep the whole GPU
-busy; `attention_merge` folds the groups of straight rows in order. For tree rows the split stops before the page that
-holds the end of the committed prefix, and `attention_tail` adds the row's own ancestors in their positions, then folds.
-Every row gets the bits of a one-token step at its own prefix. `attention_chunk` is the same arithmetic in one launch.
+busy; wide passes behind long contexts take `attention_wide` instead. `attention_merge` folds the groups of straight
+rows in order. For tree rows the split stops before the page that holds the end of the committed prefix, and
+`attention_tail` adds the row's own ancestors in their positions, then folds. Every row gets the bits of a one-token
+step at its own prefix. `attention_chunk` is the same arithmetic in one launch.
 
 Letters: G query heads of a kv head, BM (row, query head) pairs of a tile, D the head dimension, BD it padded.
 """

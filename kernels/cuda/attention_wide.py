@@ -17,14 +17,10 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tandem.kernels.cuda import groups
+from tandem.kernels.cuda.groups import NUM_SMALL, TILE, first_position, group_of
 from tandem.kernels.cuda.launch import Constant, Work, kernel, work
+from tandem.kernels.cuda.softmax import COLUMNS, finite
 
-TILE = gl.constexpr(groups.TILE.value)
-SMALL, MIDDLE, LARGE = (gl.constexpr(size.value) for size in (groups.SMALL, groups.MIDDLE, groups.LARGE))
-SMALL_END, MIDDLE_END = gl.constexpr(groups.SMALL_END.value), gl.constexpr(groups.MIDDLE_END.value)
-NUM_SMALL, NUM_BELOW_LARGE = gl.constexpr(groups.NUM_SMALL.value), gl.constexpr(groups.NUM_BELOW_LARGE.value)
-COLUMNS = gl.constexpr(16)
 WARPS = gl.constexpr(8)
 BM = 128
 """Pairs of a tile: two warp groups of 64, which share each copy of keys and values."""
@@ -46,21 +42,6 @@ def _accumulator(columns):
 
 
 @gluon.jit
-def _first_position(group):
-    middle = SMALL_END + (group - NUM_SMALL) * MIDDLE
-    large = MIDDLE_END + (group - NUM_BELOW_LARGE) * LARGE
-    return gl.where(group < NUM_SMALL, group * SMALL, gl.where(group < NUM_BELOW_LARGE, middle, large))
-
-
-@gluon.jit
-def _group_of(position):
-    small = position // SMALL
-    middle = NUM_SMALL + (position - SMALL_END) // MIDDLE
-    large = NUM_BELOW_LARGE + (position - MIDDLE_END) // LARGE
-    return gl.where(position < SMALL_END, small, gl.where(position < MIDDLE_END, middle, large))
-
-
-@gluon.jit
 def _of_turn(turn, last_group, place, places):
     """The group that a place takes in a turn, from the last one down, to and fro: all have about as much. < 0: none."""
     return last_group - turn * places - gl.where(turn % 2 == 0, place, places - 1 - place)
@@ -69,10 +50,10 @@ def _of_turn(turn, last_group, place, places):
 @gluon.jit
 def _behind(turn, group, start, end, last_group, place, places):
     """(turn, group, first position) of the tile that a place takes behind the one at `start`."""
-    over = start + TILE >= gl.minimum(end, _first_position(group + 1))
+    over = start + TILE >= gl.minimum(end, first_position(group + 1))
     turn = gl.where(over, turn + 1, turn)
     group = gl.where(over, _of_turn(turn, last_group, place, places), group)
-    return turn, group, gl.where(over, _first_position(gl.maximum(group, 0)), start + TILE)
+    return turn, group, gl.where(over, first_position(gl.maximum(group, 0)), start + TILE)
 
 
 @gluon.jit
@@ -91,9 +72,10 @@ def _fetch(shared, cache, table, at, start, end, WRITTEN: gl.constexpr, D: gl.co
 
 @gluon.jit
 def _weighed(s, m, SCALE: gl.constexpr):
-    """As `tandem.kernels.cuda.softmax.weighed`."""
+    """What `take_tile` makes of the scores of a tile, bit for bit -> (the new m, by how much what was summed shrinks,
+    the exponentials)."""
     larger = gl.maximum(m, gl.max(s, 1) * SCALE)
-    zero = gl.where(larger == float("-inf"), 0.0, larger)
+    zero = finite(larger)
     p = gl.exp2(gl.fma(s, gl.full_like(s, SCALE), gl.full_like(s, 0.0) - zero[:, None]))
     return larger, gl.exp2(m - zero), p.to(gl.bfloat16)
 
@@ -146,7 +128,7 @@ def _take_lane(
     O: gl.constexpr = _accumulator(D)
     L: gl.constexpr = _accumulator(COLUMNS)
     at = kv_head * (TILE * D)
-    start = _first_position(group)
+    start = first_position(group)
     barrier()  # the last lane's tiles are no longer read
     _fetch(k.index(0), k_cache, table, at, start, end, TREE, D, PAGE)
     _fetch(v.index(0), v_cache, table, at, start, end, TREE, D, PAGE)
@@ -230,7 +212,7 @@ def attention_wide(
         else:
             end = gl.load(position + here - 1) + 1
             whole = (gl.load(position + low // G) + 1) // TILE * TILE
-        table, last_group = block_table + current * TABLE_STRIDE, _group_of(end - 1)
+        table, last_group = block_table + current * TABLE_STRIDE, group_of(end - 1)
         group = _of_turn(0, last_group, place, places)
         if (end > 0) & (group >= 0):
             _take_lane(
