@@ -174,20 +174,7 @@ class Engine:
                 code="invalid_value",
             )
         validate(request.sampling)
-        penalties.validate(request.penalties)
-        if request.penalties.min_tokens > request.max_tokens:
-            raise RequestError(
-                f"min_tokens is {request.penalties.min_tokens} and max_tokens {request.max_tokens}",
-                param="min_tokens",
-                code="invalid_value",
-            )
-        stray = next((token for token, _ in request.penalties.logit_bias if not 0 <= token < vocab_size), None)
-        if stray is not None:
-            raise RequestError(
-                f"token id {stray} of logit_bias is not in the vocabulary of {vocab_size}",
-                param="logit_bias",
-                code="invalid_value",
-            )
+        penalties.validate(request.penalties, vocab_size, request.max_tokens)
 
     def _admit(self) -> None:
         """Give waiting requests lanes and pages, in order; the first that does not fit holds back the rest."""

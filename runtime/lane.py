@@ -37,7 +37,7 @@ class Lane:
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
         wanted = request.penalties
-        self.text = None if wanted.neutral else PenalizedText(wanted, request.prompt, request.stop_ids)
+        self.penalized = None if wanted.neutral else PenalizedText(wanted, request.prompt, request.stop_ids)
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
@@ -94,8 +94,8 @@ class Lane:
     def append(self, tokens: list[int]) -> None:
         """More of the text, whose KV is not in; sets `finish` if it ends here."""
         self.ids += tokens
-        if self.text is not None:
-            self.text.extend(tokens)
+        if self.penalized is not None:
+            self.penalized.extend(tokens)
         self.stats.completion_tokens += len(tokens)
         if tokens[-1] in self.stop_ids:
             self.finish = FinishReason.STOP

@@ -41,7 +41,8 @@ class PenalizedText:
         begin = len(self._ids) + 1
         self._ids += tokens
         if self._penalties.counted:
-            self._seen, self._counts, self._place = self._with(tokens)
+            self._seen, self._counts, new = self._with(tokens)
+            self._place |= new
         self._learn(max(begin, self._penalties.no_repeat_ngram_size))
 
     def applied(self, logits: np.ndarray, said: Sequence[int] = ()) -> np.ndarray:
@@ -73,15 +74,14 @@ class PenalizedText:
         logits[seen] = values - np.float32(p.frequency) * counts - np.float32(p.presence) * (counts > 0)
 
     def _with(self, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        """Ids of the text and `tokens`, how often the answer has each, and where each stands."""
-        place, new = self._place, [token for token in dict.fromkeys(tokens) if token not in self._place]
-        if new:
-            place = place | {token: len(place) + i for i, token in enumerate(new)}
-        seen = np.concatenate((self._seen, np.array(new, np.int64)))
-        counts = np.concatenate((self._counts, np.zeros(len(new), np.float32)))
+        """Ids of the text and `tokens`, how often the answer has each, and where those stand that are new."""
+        unknown = [token for token in dict.fromkeys(tokens) if token not in self._place]
+        new = {token: len(self._place) + i for i, token in enumerate(unknown)}
+        seen = np.concatenate((self._seen, np.array(unknown, np.int64)))
+        counts = np.concatenate((self._counts, np.zeros(len(unknown), np.float32)))
         for token in tokens:
-            counts[place[token]] += 1
-        return seen, counts, place
+            counts[new[token] if token in new else self._place[token]] += 1
+        return seen, counts, new
 
     def _repeating(self, said: Sequence[int]) -> np.ndarray:
         """Ids that would end an n-gram which the text and `said` hold already."""
@@ -100,23 +100,22 @@ class PenalizedText:
             self._followers.setdefault(tuple(self._ids[end - n : end - 1]), []).append(self._ids[end - 1])
 
 
-def validate(penalties: Penalties) -> None:
+def validate(penalties: Penalties, vocab_size: int, max_tokens: int) -> None:
     """Raises RequestError naming the first field that is out of range."""
     p = penalties
-    checks = (
+    checks: list[tuple[str, object, bool, str]] = [
         ("repetition_penalty", p.repetition, 0 < p.repetition < math.inf, "a finite number above 0"),
         ("presence_penalty", p.presence, -2 <= p.presence <= 2, "between -2 and 2"),
         ("frequency_penalty", p.frequency, -2 <= p.frequency <= 2, "between -2 and 2"),
         ("no_repeat_ngram_size", p.no_repeat_ngram_size, p.no_repeat_ngram_size >= 0, "a length, or 0 for off"),
-        ("min_tokens", p.min_tokens, p.min_tokens >= 0, "0 or more"),
-    )
+        ("min_tokens", p.min_tokens, 0 <= p.min_tokens <= max_tokens, f"0 to max_tokens, which is {max_tokens}"),
+    ]
+    for token, bias in p.logit_bias:
+        known = 0 <= token < vocab_size
+        checks.append(
+            ("logit_bias", f"of token {token}", known, f"of tokens below {vocab_size}, the vocabulary's size")
+        )
+        checks.append(("logit_bias", f"{bias} for token {token}", -100 <= bias <= 100, "between -100 and 100"))
     for param, value, sound, wanted in checks:
         if not sound:
             raise RequestError(f"{param} is {value}; it must be {wanted}", param=param, code="invalid_value")
-    for token, bias in p.logit_bias:
-        if not -100 <= bias <= 100:
-            raise RequestError(
-                f"logit_bias of token {token} is {bias}; it must be between -100 and 100",
-                param="logit_bias",
-                code="invalid_value",
-            )

@@ -106,10 +106,12 @@ def test_stop_ids_wait_for_min_tokens() -> None:
         (Penalties(frequency=float("nan")), "frequency_penalty"),
         (Penalties(no_repeat_ngram_size=-1), "no_repeat_ngram_size"),
         (Penalties(min_tokens=-2), "min_tokens"),
+        (Penalties(min_tokens=6), "min_tokens"),
+        (Penalties(logit_bias=((VOCAB, 1.0),)), "logit_bias"),
         (Penalties(logit_bias=((3, 101.0),)), "logit_bias"),
     ],
 )
 def test_what_is_out_of_range_is_named(wanted: Penalties, param: str) -> None:
     with pytest.raises(RequestError, match=param) as caught:
-        validate(wanted)
+        validate(wanted, VOCAB, 5)
     assert caught.value.param == param
