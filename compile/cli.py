@@ -175,5 +175,4 @@ def _say(line: str, quiet: bool) -> None:
 
 def main() -> None:
     # What ends a service or a container leaves as little behind as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run_command(command, "tandem-compile"))
+    sys.exit(run_command(command, "tandem-compile", ended_by=(signal.SIGINT, signal.SIGTERM)))

@@ -6,8 +6,11 @@ Knows nothing of what the commands do. stdout carries the result, stderr everyth
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -23,20 +26,28 @@ def examples(*lines: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
-def run_command(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
+def run_command(
+    command: click.Command,
+    name: str,
+    arguments: Sequence[str] | None = None,
+    ended_by: Sequence[signal.Signals] = (),
+) -> int:
     """Runs `command` as the program `name` and returns its exit code.
+
+    `ended_by`: signals that interrupt it (as Ctrl-C does any command), whatever error a library makes of that.
 
     An int returned by the command (or given to `ctx.exit`) is the exit code, anything else is 0. A `TandemError`
     or `OSError` becomes one line on stderr; every other exception is a bug and keeps its traceback. Each option
     can also be set through the environment: `--max-rows` of `tandem-run` is `TANDEM_RUN_MAX_ROWS`.
     """
     try:
-        result = command.main(
-            None if arguments is None else list(arguments),
-            prog_name=name,
-            standalone_mode=False,
-            auto_envvar_prefix=name.upper().replace("-", "_"),
-        )
+        with _interrupted(ended_by):
+            result = command.main(
+                None if arguments is None else list(arguments),
+                prog_name=name,
+                standalone_mode=False,
+                auto_envvar_prefix=name.upper().replace("-", "_"),
+            )
         if sys.stdout is not None:  # closed by who started us: click writes nothing then
             sys.stdout.flush()
         return result if type(result) is int else 0
@@ -56,6 +67,29 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except OSError as error:
         where = f": {os.fspath(error.filename)}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}", 1)
+
+
+@contextmanager
+def _interrupted(signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Raises KeyboardInterrupt at `signals`, and again for an error that follows: native code may translate the first."""
+    seen = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen = True
+        signal.default_int_handler(number, frame)
+
+    heeded = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets it
+    before = {number: signal.signal(number, interrupt) for number in heeded}
+    try:
+        yield
+    except Exception as error:
+        if seen:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _path(error: click.UsageError, name: str) -> str:

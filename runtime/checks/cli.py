@@ -195,4 +195,4 @@ def _print(facts: dict[str, Any], lines: list[str], as_json: bool) -> None:
 
 
 def main() -> None:
-    sys.exit(run_command(cli, "tandem-check"))
+    sys.exit(run_command(cli, "tandem-check", ended_by=(signal.SIGINT,)))

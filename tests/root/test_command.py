@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import signal
 import subprocess
 import sys
 
@@ -49,6 +50,35 @@ def test_an_error_is_one_line_and_a_code(
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("made_of_it", [ValueError("no shape"), TandemError("damaged"), OSError("odd")])
+def test_an_interrupt_stays_one_whatever_a_library_makes_of_it(
+    made_of_it: Exception, sign: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def command() -> None:
+        try:
+            signal.raise_signal(sign)
+        except KeyboardInterrupt:
+            raise made_of_it from None
+
+    before = signal.getsignal(sign)
+    assert run_command(command, "tandem-test", [], ended_by=(signal.SIGINT, signal.SIGTERM)) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
+    assert signal.getsignal(sign) is before
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    """As nohup and a shell's background jobs have it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        command = click.command()(lambda: signal.raise_signal(signal.SIGINT))
+        assert run_command(command, "tandem-test", [], ended_by=(signal.SIGINT,)) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_bug_keeps_its_traceback() -> None:
