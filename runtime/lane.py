@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import numpy as np
+
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
@@ -36,8 +38,9 @@ class Lane:
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
-        wanted = request.penalties
-        self.penalized = None if wanted.neutral else PenalizedText(wanted, request.prompt, request.stop_ids)
+        self.guides = [make(request.prompt, request.stop_ids) for make in request.guides]
+        if not request.penalties.neutral:
+            self.guides.insert(0, PenalizedText(request.penalties, request.prompt, request.stop_ids))
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
@@ -67,7 +70,8 @@ class Lane:
             return []
         try:
             trees = self.drafter.propose(max_nodes)
-            return [self._fitted(tree, max_nodes, vocab_size) for tree in trees if tree.num_drafted] if trees else []
+            fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees if tree.num_drafted] if trees else []
+            return [tree for tree in fitted if tree.num_drafted] if self.guides else fitted
         except Exception:
             self._drop_drafter()
             return []
@@ -81,7 +85,17 @@ class Lane:
         # The path to depth d commits d + 1 tokens: deeper nodes have no room.
         if self.num_left < len(tree):
             tree = tree.subset([i for i, depth in enumerate(tree.depths()) if depth < self.num_left])
+        for guide in self.guides:
+            tree = guide.cut(tree)
         return tree if tree.num_drafted <= max_nodes else tree.truncate(max_nodes + 1)
+
+    def guided(self, logits: Callable[[], np.ndarray], said: Sequence[int]) -> np.ndarray | None:
+        """`logits` of the token behind the text and `said` as the guides want them; None if they leave them alone."""
+        changed = None
+        for guide in self.guides:
+            if guide.changes(said):
+                changed = guide.applied(logits() if changed is None else changed, said)
+        return changed
 
     def commit(self, tokens: list[int], kv_rows: int, drafted: int = 0) -> None:
         """A round's committed tokens, of which `kv_rows` rows of KV came in; sets `finish` if the text ends here."""
@@ -94,8 +108,8 @@ class Lane:
     def append(self, tokens: list[int]) -> None:
         """More of the text, whose KV is not in; sets `finish` if it ends here."""
         self.ids += tokens
-        if self.penalized is not None:
-            self.penalized.extend(tokens)
+        for guide in self.guides:
+            guide.extend(tokens)
         self.stats.completion_tokens += len(tokens)
         if tokens[-1] in self.stop_ids:
             self.finish = FinishReason.STOP

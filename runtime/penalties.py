@@ -13,12 +13,13 @@ import numpy as np
 
 from tandem.errors import RequestError
 from tandem.runtime.request import Penalties
+from tandem.tree import DraftTree
 
 _BLOCKED = np.float32(-np.inf)
 
 
 class PenalizedText:
-    """One text, prompt first, and its logits under `penalties`; `stop_ids` are what `min_tokens` holds back.
+    """The `Guide` of a text under `penalties`; `stop_ids` are what `min_tokens` holds back.
 
     `repetition` looks at prompt and answer, `presence` and `frequency` at the answer alone, as vLLM has them.
     """
@@ -44,6 +45,12 @@ class PenalizedText:
             self._seen, self._counts, new = self._with(tokens)
             self._place |= new
         self._learn(max(begin, self._penalties.no_repeat_ngram_size))
+
+    def changes(self, said: Sequence[int]) -> bool:
+        return True
+
+    def cut(self, tree: DraftTree) -> DraftTree:
+        return tree
 
     def applied(self, logits: np.ndarray, said: Sequence[int] = ()) -> np.ndarray:
         """New logits fp32 [V] of the token behind the text and `said`, which are tokens of a draft.

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 from tandem.errors import TandemError
+from tandem.runtime.guide import GuideMaker
 from tandem.runtime.logprobs import TokenLogprob
 
 
@@ -58,7 +59,7 @@ class Request:
     """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt.
 
     `speculate` False decodes one token a round; the answer is the same. `logprobs` asks for each token's, and for as
-    many alternatives; the sink is then a `MeasuringSink`.
+    many alternatives; the sink is then a `MeasuringSink`. `guides` change the logits in turn, after the penalties.
     """
 
     prompt: tuple[int, ...]
@@ -68,6 +69,7 @@ class Request:
     speculate: bool = True
     penalties: Penalties = field(default_factory=Penalties)
     logprobs: int | None = None
+    guides: tuple[GuideMaker, ...] = ()
 
 
 class FinishReason(StrEnum):

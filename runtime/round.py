@@ -142,17 +142,18 @@ def max_joint_rows(executor: Executor) -> int:
 
 def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, said: Sequence[int] = ()) -> int:
     """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`."""
-    asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0 and lane.penalized is None
-    if greedy and asked is None:
+    asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0
+    if greedy and asked is None and not lane.guides:
         return outcome.argmax[first + node]
-    logits = executor.logits(first + node)
-    if greedy:
+    logits = partial(executor.logits, first + node)
+    guided = lane.guided(logits, said)
+    if guided is None and greedy:
         token = outcome.argmax[first + node]
     else:
-        penalized = logits if lane.penalized is None else lane.penalized.applied(logits, said)
-        token = draw(penalized, lane.sampling, lane.seed, len(lane.ids) + len(said))
+        row = logits() if guided is None else guided
+        token = draw(row, lane.sampling, lane.seed, len(lane.ids) + len(said))
     if asked is not None:
-        lane.logprobs.append(measure(logits, token, asked))
+        lane.logprobs.append(measure(logits(), token, asked))
     return token
 
 

@@ -13,6 +13,7 @@ from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
@@ -95,6 +96,7 @@ class Service:
         logprobs: int | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
+        guides: Sequence[GuideMaker] = (),
         param: str = "prompt",
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
@@ -118,6 +120,7 @@ class Service:
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
             logprobs=logprobs,
+            guides=tuple(guides),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:

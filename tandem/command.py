@@ -71,7 +71,7 @@ def run_command(
 
 @contextmanager
 def _interrupted(signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """Raises KeyboardInterrupt at `signals`, and again for an error that follows: native code may translate the first."""
+    """Raises KeyboardInterrupt at `signals`, and for an error that follows: native code may translate the first."""
     seen = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -22,6 +22,7 @@ from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
+from tests.fake_guide import forbidden
 from tests.penalties_reference import penalized
 
 Script = Sequence[int] | Callable[[tuple[int, ...]], int]
@@ -61,6 +62,8 @@ def plain_text(request: Request, vocab_size: int, context_length: int) -> list[i
         logits, answer = row_logits(below[-1], vocab_size), ids[len(request.prompt) :]
         if not request.penalties.neutral:
             logits = penalized(logits, request.penalties, request.prompt, answer, request.stop_ids)
+        if request.guides:  # those of `fake_guide`
+            logits[forbidden(ids, vocab_size)] = -np.inf
         ids.append(draw(logits, sampling, sampling.seed or 0, len(ids)))
         below.append(mark(below, ids[-1], len(below)))
         if ids[-1] in request.stop_ids:

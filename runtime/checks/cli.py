@@ -6,6 +6,7 @@ Exit code 0 when all is held, 1 when an id or a bit differs, 2 for wrong usage.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -18,6 +18,7 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.cut import Router
+from tests.fake_guide import Remainders
 from tests.fake_recurrent import RecurrentExecutor, state_of
 from tests.fakes import (
     EvenRouter,
@@ -86,6 +87,7 @@ requests_ = st.builds(
     stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
     speculate=st.sampled_from([True, True, True, False]),
     penalties=penalties(),
+    guides=st.sampled_from([(), (), (Remainders,), (Remainders.lax,)]),
 )
 
 

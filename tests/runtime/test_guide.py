@@ -1,0 +1,42 @@
+"""Guides of a request: drafts spare what they forbid, and rows that they leave alone cost nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
+from tandem.runtime.engine import Engine
+from tandem.runtime.request import Request
+from tests.fake_guide import Remainders
+from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+
+VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
+REQUEST = Request((7, 3), 40, guides=(Remainders,))
+
+
+def served(request: Request, guess: Guess, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, int, int]:
+    """The answer, drafted rows that were verified, and rows of logits that were read."""
+    executor, read = ScriptedExecutor(), list[int]()
+    logits = executor.logits
+    monkeypatch.setattr(executor, "logits", lambda output: read.append(output) or logits(output))
+    answers = {request.prompt: plain_text(request, VOCAB, CONTEXT)}
+    drafter = lambda: ScriptedDrafter(answers, [guess], VOCAB, 0)  # noqa: E731
+    engine = Engine(executor, drafters=drafter, router=EvenRouter(), prices=FreePrices())
+    engine.submit(request, sink := Recorder())
+    while engine.step():
+        pass
+    assert sink.stats is not None and sink.ids == answers[request.prompt]
+    return sink, sink.stats.drafted, len(read)
+
+
+def test_only_rows_that_a_guide_changes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, _, read = served(REQUEST, Guess(0, 0, 0), monkeypatch)
+    text = [*REQUEST.prompt, *sink.ids]
+    assert read == sum(token % 2 for token in text[1:-1])
+
+
+def test_drafts_are_cut_where_a_guide_forbids_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Guess(0, 6, 5)  # wrong from the first token on, in several branches
+    _, cut, _ = served(REQUEST, wide, monkeypatch)
+    _, whole, _ = served(Request((7, 3), 40, guides=(Remainders.lax,)), wide, monkeypatch)
+    assert 0 < cut < whole
