@@ -21,7 +21,7 @@ from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import MAX_ALTERNATIVES
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
-from tandem.runtime.prefill import prefill
+from tandem.runtime.prefill import Prefill
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.cut import Router as Cut
@@ -63,9 +63,9 @@ class Engine:
         if self.context_length < 2:
             raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
         self._drafters, self._max_queue = drafters, max_queue
-        self._chunk = prefill_chunk or g.max_rows
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
+        self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
         self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
         self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
         self._lanes: list[Lane] = []
@@ -123,7 +123,7 @@ class Engine:
         decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
-                prefill(prompts, self.executor, self._pages.table, self._slots.table, self._chunk)
+                self._prefill.run(prompts)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:
