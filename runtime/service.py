@@ -13,6 +13,7 @@ from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
@@ -53,6 +54,7 @@ class Service:
     stop_ids: frozenset[int]
     chat: ChatTemplate
     worker: Worker
+    grammars: Grammars
     pace: float = PACE_SECONDS
 
     @property

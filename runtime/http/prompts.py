@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
+from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
@@ -102,6 +103,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
         seed=body.seed,
     )
     penalties, alternatives = _penalties(body), _alternatives(body)
+    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,
@@ -111,6 +113,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
             logprobs=alternatives,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
+            guides=guides,
             param=prompt.param,
         )
         for prompt in prompts
