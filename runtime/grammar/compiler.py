@@ -5,6 +5,7 @@ Imports llguidance when the first grammar is asked for. Knows nothing of HTTP or
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -28,6 +29,10 @@ STACK_BYTES = 256 * 2**20
 MAX_ITEMS_IN_ROW = 10_000
 """Rules that may be open at one byte: a schema of a thousand optional keys has four thousand."""
 
+MAX_RULES = 400
+"""Rules of a Lark grammar: an error below as many that refer to each other takes llguidance seconds to word."""
+_RULE = re.compile(r"^[ \t]*[?!]*[A-Za-z_][^\n]*?:", re.MULTILINE)
+
 
 class Grammars:
     """Compiles specifications for one vocabulary. Methods may be called from any thread; one grammar is made at a time.
@@ -49,7 +54,7 @@ class Grammars:
         if not self._end_ids:
             raise RequestError("this model has no end token, so a grammar could not end its answers", param=param)
         try:
-            matcher = self._patiently(lambda: self._matcher(specification))
+            matcher, num_ids = self._patiently(lambda: self._matcher(specification))
         except ValueError as error:
             reason = first_line(str(error)) or "llguidance refuses it"
             message = f"the {specification.language} cannot be compiled: {reason}"
@@ -61,35 +66,36 @@ class Grammars:
                 param=param,
                 code="structured_output_unavailable",
             ) from error
-        vocab_size = self._num_ids()
 
         def make(prompt: Sequence[int], stop_ids: Collection[int]) -> Guide:
-            return GrammarGuide(matcher.deep_copy(), vocab_size, param)
+            return GrammarGuide(matcher.deep_copy(), num_ids, param)
 
         return make
 
-    def _matcher(self, specification: Specification) -> LLMatcher:
-        """A matcher at its beginning, whose first mask is known to be sound. ValueError says why there is none."""
+    def _matcher(self, specification: Specification) -> tuple[LLMatcher, int]:
+        """A matcher at its beginning, whose first mask is sound, and the ids it knows; ValueError says why not."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)
-        matcher = LLMatcher(self._known_vocabulary(), _source(specification), log_level=0, limits=limits)
+        vocabulary = self._known_vocabulary()
+        matcher = LLMatcher(vocabulary, _source(specification), log_level=0, limits=limits)
         if not matcher.is_error():
             _try_first_mask(matcher)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return matcher
+        return matcher, vocabulary.vocab_size
 
     def _known_vocabulary(self) -> LLTokenizer:
         if self._vocabulary is None:
             from llguidance import LLTokenizer
 
-            self._vocabulary = LLTokenizer(self._tokenizer.to_str(), n_vocab=self._num_ids(), eos_token=self._end_ids)
+            num_ids = max(self._vocab_size, 1 + max(self._tokenizer.get_vocab().values()))
+            try:
+                self._vocabulary = LLTokenizer(self._tokenizer.to_str(), n_vocab=num_ids, eos_token=self._end_ids)
+            except ValueError as error:
+                message = f"llguidance cannot read this model's tokenizer: {first_line(str(error))}"
+                raise RequestError(message, code="structured_output_unavailable") from error
         return self._vocabulary
-
-    def _num_ids(self) -> int:
-        """Ids that the model or the tokenizer has."""
-        return max(self._vocab_size, 1 + max(self._tokenizer.get_vocab().values()))
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
         """The result of `work` in a thread of its own with a deep stack; an error when it takes too long.
@@ -119,7 +125,8 @@ class Grammars:
             threading.stack_size(usual)
         thread.join(PATIENCE_SECONDS)
         if errors:
-            raise errors[0] if isinstance(errors[0], Exception) else ValueError(str(errors[0])) from errors[0]
+            kept = isinstance(errors[0], (ImportError, RequestError))
+            raise errors[0] if kept else ValueError(str(errors[0])) from errors[0]
         if not results:
             raise ValueError(f"it takes longer than {PATIENCE_SECONDS:g} seconds; make it smaller")
         return results[0]
@@ -127,7 +134,8 @@ class Grammars:
 
 def _source(specification: Specification) -> str:
     """llguidance's own form of a grammar. ValueError where that shows it to be wrong."""
-    from llguidance import LLMatcher, grammar_from
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
 
     match specification.language:
         case Language.JSON_SCHEMA:
@@ -136,12 +144,13 @@ def _source(specification: Specification) -> str:
         case Language.REGEX:
             return LLMatcher.grammar_from_regex(specification.text)
         case Language.LARK:
-            return LLMatcher.grammar_from_lark(specification.text)
+            text = specification.text
         case Language.GRAMMAR:
-            try:
-                return grammar_from("grammar", specification.text)
-            except RecursionError as error:
-                raise ValueError("it is nested too deep") from error
+            # Their converter's search for a first rule takes the square of the blank lines before it.
+            text = any_to_lark("\n".join(line for line in specification.text.splitlines() if line.strip()))
+    if (num_rules := len(_RULE.findall(text))) > MAX_RULES:
+        raise ValueError(f"it has {num_rules} rules; at most {MAX_RULES} are compiled")
+    return LLMatcher.grammar_from_lark(text)
 
 
 def _try_first_mask(matcher: LLMatcher) -> None:
