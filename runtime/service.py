@@ -94,6 +94,7 @@ class Service:
         sampling: Sampling | None = None,
         penalties: Penalties | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
@@ -120,6 +121,7 @@ class Service:
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             guides=tuple(guides),
         )
 

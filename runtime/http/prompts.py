@@ -6,16 +6,18 @@ Knows the endpoints' defaults; runs beside the event loop, for long prompts take
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
+from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
+from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
-from tandem.runtime.http.writers import ChatWriter, CompletionWriter, WriterMaker
+from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
 
@@ -23,14 +25,6 @@ COMPLETION_TOKENS = 16
 """OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
 
 TEMPLATE_OWN = {"messages", "add_generation_prompt"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids, and the field that they came in."""
-
-    ids: tuple[int, ...]
-    param: str
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -46,17 +40,27 @@ def check_model(service: Service, name: str | None) -> None:
 
 def completion_order(service: Service, body: CompletionBody) -> Order:
     check_model(service, body.model)
-    requests = _requests(service, body, _prompts(service, body.prompt), body.token_limit or COMPLETION_TOKENS)
-    writer = partial(CompletionWriter, told=_alternatives(body) is not None)
+    limit = COMPLETION_TOKENS if body.token_limit is None else body.token_limit
+    if limit == 0 and not body.echo and body.prompt_logprobs is None:
+        raise RequestError("max_tokens is 0 and nothing of the prompt is asked for; ask for echo", param="max_tokens")
+    prompts = _truncated(service, body, completion_prompts(service, body))
+    requests = _requests(service, body, prompts, limit)
+    echoes = [echo_of(service, prompt) if body.echo else None for prompt in prompts]
+    told, given = _told(body), body.n or 1
+
+    def writer(index: int, wording: Wording) -> CompletionWriter:
+        return CompletionWriter(index, wording, told, echoes[index // given])
+
     return _order(body, requests, COMPLETION, writer)
 
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
     text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-    prompt = Prompt(service.encode(text, add_special_tokens=False, param="messages"), "messages")
-    requests = _requests(service, body, [prompt], body.token_limit)
-    return _order(body, requests, CHAT, partial(ChatWriter, told=_alternatives(body) is not None))
+    ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+    prompts = _truncated(service, body, [Prompt(ids, "messages")])
+    requests = _requests(service, body, prompts, body.token_limit)
+    return _order(body, requests, CHAT, partial(ChatWriter, told=_told(body)))
 
 
 def chat_text(
@@ -101,7 +105,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
         min_p=body.min_p or 0.0,
         seed=body.seed,
     )
-    penalties, alternatives = _penalties(body), _alternatives(body)
+    penalties, alternatives, prompt_logprobs = _penalties(body), _alternatives(body), _prompt_alternatives(body)
     return [
         service.request(
             prompt.ids,
@@ -109,12 +113,34 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
             sampling=sampling,
             penalties=penalties,
             logprobs=alternatives,
+            prompt_logprobs=prompt_logprobs,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
             param=prompt.param,
         )
         for prompt in prompts
     ]
+
+
+def _truncated(service: Service, body: Body, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Each prompt's last `truncate_prompt_tokens`; -1 leaves room for one token of an answer."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompts
+    return [prompt.truncated(service.context_length - 1 if most < 0 else most) for prompt in prompts]
+
+
+def _told(body: Body) -> Told:
+    """What a choice tells beside its text."""
+    return Told(_alternatives(body), body.prompt_logprobs)
+
+
+def _prompt_alternatives(body: Body) -> int | None:
+    """How many alternatives to each of the prompt's tokens are measured: an echo tells as many as of the answer's."""
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs are not streamed; leave out stream", param="prompt_logprobs")
+    echoed = _alternatives(body) if isinstance(body, CompletionBody) and body.echo else None
+    return max((count for count in (body.prompt_logprobs, echoed) if count is not None), default=None)
 
 
 def _alternatives(body: Body) -> int | None:
@@ -152,23 +178,6 @@ def _penalties(body: Body) -> Penalties:
         logit_bias=tuple((int(key), value) for key, value in bias.items()),
         min_tokens=body.min_tokens or 0,
     )
-
-
-def _prompts(service: Service, given: str | list[str | int | list[int]]) -> list[Prompt]:
-    """One prompt for a text or a list of ids, one each for several of them."""
-    if isinstance(given, str) or (given and all(isinstance(part, int) for part in given)):
-        return [_prompt(service, given, "prompt")]
-    if not given or len({type(part) for part in given}) > 1:
-        raise RequestError("give a text, a list of texts, token ids, or a list of lists of ids", param="prompt")
-    params = [f"prompt[{place}]" if len(given) > 1 else "prompt" for place in range(len(given))]
-    return [_prompt(service, part, param) for part, param in zip(given, params, strict=True)]
-
-
-def _prompt(service: Service, given: object, param: str) -> Prompt:
-    """`given` is a text or a list of ids."""
-    if isinstance(given, str):
-        return Prompt(service.encode(given, add_special_tokens=True, param=param), param)
-    return Prompt(tuple(cast(list[int], given)), param)
 
 
 def _message(index: int, message: Message) -> dict[str, object]:
