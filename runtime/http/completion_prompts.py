@@ -14,6 +14,10 @@ from tandem.runtime.http.writers import Echo
 from tandem.runtime.service import Service
 
 
+MAX_PROMPTS = 1024
+"""A bound on what one body may ask for, far above what any queue takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids, the field that they came in, and the text that they were, if it is all of it."""
@@ -35,6 +39,8 @@ def completion_prompts(service: Service, body: CompletionBody) -> list[Prompt]:
         return [_prompt(service, given, "prompt", special)]
     if not given or len({type(part) for part in given}) > 1:
         raise RequestError("give a text, a list of texts, token ids, or a list of lists of ids", param="prompt")
+    if len(given) > MAX_PROMPTS:
+        raise RequestError(f"{len(given)} prompts; at most {MAX_PROMPTS} go in one request", param="prompt")
     params = [f"prompt[{place}]" if len(given) > 1 else "prompt" for place in range(len(given))]
     return [_prompt(service, part, param, special) for part, param in zip(given, params, strict=True)]
 

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from tandem.errors import RequestError
 from tandem.runtime.http.fields import check_fields
+from tandem.runtime.text import TextRules
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -52,6 +53,8 @@ class Body(Struct, kw_only=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
@@ -59,8 +62,9 @@ class Body(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
 
     @property
-    def stops(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+    def text_rules(self) -> TextRules:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return TextRules(stops, bool(self.include_stop_str_in_output), self.skip_special_tokens is not False)
 
     @property
     def token_limit(self) -> int | None:
@@ -97,6 +101,7 @@ class Message(Struct, kw_only=True):
 class ChatBody(Body, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
