@@ -13,7 +13,6 @@ from tandem.runtime.http.schema import CompletionBody
 from tandem.runtime.http.writers import Echo
 from tandem.runtime.service import Service
 
-
 MAX_PROMPTS = 1024
 """A bound on what one body may ask for, far above what any queue takes."""
 
