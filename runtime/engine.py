@@ -55,6 +55,7 @@ class Engine:
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
+        self.num_lanes, self.max_queue = max_lanes or bound, max_queue
         self.meter = Meter()
         self.executor, self.prices = executor, prices
         self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
@@ -62,12 +63,12 @@ class Engine:
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
             raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
-        self._drafters, self._max_queue = drafters, max_queue
+        self._drafters = drafters
         self._chunk = prefill_chunk or g.max_rows
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
-        self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
+        self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
         self._waiting: deque[Ticket] = deque()
@@ -100,7 +101,7 @@ class Engine:
         self._check(request)
         ticket = Ticket(request, Stopwatch(self.meter, request, sink))
         with self._lock:
-            if len(self._waiting) >= self._max_queue + len(self._idle_lanes):
+            if len(self._waiting) >= self.max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
             self._waiting.append(ticket)
         return ticket
