@@ -119,11 +119,15 @@ class Browser:
 
 
 class Page:
-    """`errors` are those of scripts and of the console, `urls` all that was asked for, in the order they came."""
+    """`errors` are those of scripts and of the console, `urls` all that was asked for, in the order they came.
+
+    `forgiven` are words of errors that a test means to bring about.
+    """
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
         self.errors: list[str] = []
+        self.forgiven: tuple[str, ...] = ()
         self.urls: list[str] = []
 
     def hear(self, event: str, params: dict[str, Any]) -> None:
@@ -150,13 +154,12 @@ class Page:
         assert "exceptionDetails" not in done, f"{expression}: {done['exceptionDetails']}"
         return done["result"].get("value")
 
-    def wait(self, expression: str) -> Any:
-        """The first value of `expression` that counts as true."""
+    def wait(self, expression: str) -> None:
+        """Until JavaScript takes `expression` for true."""
         until = time.monotonic() + PATIENCE
-        while not (found := self.value(expression)):
+        while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < until, f"never true: {expression}; errors: {self.errors}"
             time.sleep(0.02)
-        return found
 
     def text(self, selector: str) -> str:
         return str(self.value(f"document.querySelector({json.dumps(selector)}).textContent"))
