@@ -35,7 +35,12 @@ FLAGS = (
     "--disable-component-update",
     "--hide-scrollbars",
 )
-KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, ""), "ArrowRight": ("ArrowRight", 39, "")}
+KEYS = {
+    "Enter": ("Enter", 13, "\r"),
+    "Escape": ("Escape", 27, ""),
+    "Tab": ("Tab", 9, ""),
+    "ArrowRight": ("ArrowRight", 39, ""),
+}
 SHIFT = 8
 
 
@@ -58,7 +63,9 @@ class Browser:
             null = fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, 10)
         places = [(null, 0), (null, 1), (null, 2), (ends[0], 3), (ends[1], 4)]
         actions = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in places]
-        self._pid = os.posix_spawn(program, words, {**os.environ, "HOME": str(folder)}, file_actions=actions, setpgroup=0)
+        self._pid = os.posix_spawn(
+            program, words, {**os.environ, "HOME": str(folder)}, file_actions=actions, setpgroup=0
+        )
         for end in (to_browser, from_browser, null, *ends):
             os.close(end)
         self._ids, self._lock = count(1), threading.Lock()

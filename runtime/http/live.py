@@ -96,9 +96,7 @@ def staircases(service: Service) -> list[Staircase]:
     first, *others = prices.classes()
     classes = [first, *(c for c in others if context_key(c) <= longest)]
     kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)
-    return [
-        Staircase(c, *([round(ms, 4) for ms in prices.staircase(c, kind)[1:]] for kind in kinds)) for c in classes
-    ]
+    return [Staircase(c, *([round(ms, 4) for ms in prices.staircase(c, kind)[1:]] for kind in kinds)) for c in classes]
 
 
 def _counts(values: dict[str, float]) -> dict[str, int]:

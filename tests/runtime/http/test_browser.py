@@ -122,6 +122,8 @@ def test_an_answer_is_stopped(browser: Browser, way: str) -> None:
         page.value("document.getElementById('most').value = ''")
         ask(page, "go on")
         page.wait("document.querySelector('.said.assistant')?.textContent.length > 20")
+        page.wait("document.getElementById('lanes').textContent === '1 of 4'")
+        page.wait("parseFloat(document.getElementById('speed').textContent) > 0")
         page.click("#stop") if way == "button" else page.press(way)
         worker.wait_for_ends(1)
         page.wait("!document.getElementById('send').disabled")
@@ -160,7 +162,9 @@ def test_a_key_is_asked_for_and_kept_for_the_tab_alone(browser: Browser) -> None
     key = "schlüssel 1"
     with opened(browser, scripted_service(ScriptedWorker([list(b"one")])), api_key=key) as page:
         page.wait("document.getElementById('door').open")
-        assert [url.rsplit("/", 1)[1] for url in page.urls if url.startswith("http")] == [""], "nothing is asked in vain"
+        assert [url.rsplit("/", 1)[1] for url in page.urls if url.startswith("http")] == [""], (
+            "nothing is asked in vain"
+        )
         page.forgiven = (UNAUTHORIZED,)
         page.type("wrong")
         page.press("Enter")
@@ -173,7 +177,9 @@ def test_a_key_is_asked_for_and_kept_for_the_tab_alone(browser: Browser) -> None
         ask(page, "hi")
         wait_said(page, "user: hi", "assistant: one")
         page.call("Page.reload")
-        page.wait("document.getElementById('model')?.textContent === 'tiny' && document.querySelector('.said') === null")
+        page.wait(
+            "document.getElementById('model')?.textContent === 'tiny' && document.querySelector('.said') === null"
+        )
         page.click("#forget")
         page.wait("document.getElementById('door').open && sessionStorage.length === 0")
         assert not any("schl" in url for url in page.urls)
@@ -193,7 +199,7 @@ def test_a_server_out_of_service_and_one_that_is_gone(browser: Browser) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_can_be_read_and_used_by_anyone(browser: Browser, dark: bool) -> None:
-    """Text stands out from its ground as WCAG AA asks, nothing is cut off on a narrow screen, all controls have names."""
+    """Text stands out from its ground as WCAG AA asks, a narrow screen cuts nothing off, all controls have names."""
     worker = ScriptedWorker([list(b"one")])
     with opened(browser, scripted_service(worker), width=340, height=700, dark=dark) as page:
         ask(page, "hi")
@@ -230,7 +236,7 @@ def test_a_real_bundle(browser: Browser, bundle: Path) -> None:
             page.value("document.getElementById('most').value = 150")
             ask(page, "the capital")
             page.wait("document.querySelector('.turn > .note')")
-            page.wait("Number(document.getElementById('speed').textContent) > 0")
+            page.wait("parseFloat(document.getElementById('speed').textContent) > 0")
             base = page.value("location.origin")
             live = json.loads(urllib.request.urlopen(f"{base}/live").read())
             tokens, totals = live["totals"]["tokens"], live["totals"]
