@@ -145,6 +145,17 @@ def test_wishes_reach_the_engine_and_a_bundle_without_a_template_goes_on_with_a_
     assert (request.prompt, request.max_tokens, request.sampling.temperature) == (tuple(b"hello"), 4, 0.7)
 
 
+def test_thoughts_are_folded_away_when_the_answer_begins(browser: Browser) -> None:
+    deltas = [{"role": "assistant"}, {"reasoning_content": "hm"}, {"reasoning_content": ", so"}, {"content": "4"}]
+    lines = "".join(f"data: {json.dumps({'choices': [{'delta': delta}]})}\n\n" for delta in deltas)
+    sent = f"const real = fetch; fetch = (path, o) => o.method ? new Response({json.dumps(lines)}) : real(path, o)"
+    with opened(browser, scripted_service(ScriptedWorker())) as page:
+        page.value(sent)
+        ask(page, "2+2")
+        wait_said(page, "user: 2+2", "assistant: 4")
+        assert page.text("details p") == "hm, so" and page.value("document.querySelector('details').open") is False
+
+
 def test_an_error_is_told_and_the_message_is_not_lost(browser: Browser) -> None:
     worker = ScriptedWorker([list(b"one")], full=True)
     with opened(browser, scripted_service(worker)) as page:
