@@ -18,6 +18,9 @@ from tandem.runtime.service import Service
 PERIOD_SECONDS = 0.25
 """How long a look is good for: however many watch, the engine is looked at four times a second at most."""
 
+PRICES_SECONDS = 2.0
+"""The same for prices, which cost ten times as much to tell as all else and move slowly."""
+
 
 class Source(Struct):
     """Drafted tokens of one drafter that were verified, and those of them that were accepted."""
@@ -60,16 +63,20 @@ class Watch:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._seen, self._until = b"", 0.0
+        self._prices, self._priced_until = list[Staircase](), 0.0
 
     def json(self) -> bytes:
-        """A look at most PERIOD_SECONDS old."""
+        """A look at most PERIOD_SECONDS old, with prices at most PRICES_SECONDS old."""
         now = monotonic()
         if now >= self._until:
-            self._seen, self._until = msgspec.json.encode(look(self._service)), now + PERIOD_SECONDS
+            if now >= self._priced_until:
+                self._prices, self._priced_until = staircases(self._service), now + PRICES_SECONDS
+            self._seen = msgspec.json.encode(look(self._service, self._prices))
+            self._until = now + PERIOD_SECONDS
         return self._seen
 
 
-def look(service: Service) -> Live:
+def look(service: Service, prices: list[Staircase]) -> Live:
     worker, meter = service.worker, service.worker.meter
     accepted, drafted = meter.accepted_by.values.copy(), meter.drafted_by.values.copy()
     return Live(
@@ -86,7 +93,7 @@ def look(service: Service) -> Live:
         plain_rounds=_counts(meter.plain_rounds.values),
         sources={source: Source(int(n), int(accepted.get(source, 0))) for source, n in drafted.items()},
         accepted_at=_without_last_zeros(list(_counts(meter.accepted_at.values).values())),
-        prices=staircases(service),
+        prices=prices,
     )
 
 

@@ -118,7 +118,12 @@ def test_however_many_ask_the_engine_is_looked_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(live, "PERIOD_SECONDS", 60.0)
     looks: list[object] = []
     look = live.look
-    monkeypatch.setattr(live, "look", lambda service: looks.append(service) or look(service))  # type: ignore[func-returns-value]
+
+    def counted(*given: Any) -> live.Live:
+        looks.append(given)
+        return look(*given)
+
+    monkeypatch.setattr(live, "look", counted)
     with TestClient(build_app(scripted_service(ScriptedWorker()))) as client:
         bodies = {client.get("/live").content for _ in range(20)}
     assert len(bodies) == len(looks) == 1
