@@ -75,12 +75,18 @@ class Terminal:
         return [*screen.gone, *screen.lines]
 
 
+def sized_pty() -> tuple[int, int]:
+    """The user's end and the program's."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    return here, there
+
+
 @contextmanager
 def chatting(
     rounds: object, *, endless: bool = False, hold: int | None = None, max_tokens: int = 10**5, term: str = "xterm"
 ) -> Iterator[Terminal]:
-    here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    here, there = sized_pty()
     code = CHAT.format(rounds=rounds, endless=endless, hold=hold, max_tokens=max_tokens)
     own = {**environment(), "TERM": term, "INPUTRC": os.devnull}
     streams = {"stdin": there, "stdout": there, "stderr": there}
@@ -135,7 +141,7 @@ def test_a_dumb_terminal_gets_no_control_words() -> None:
 
 @pytest.mark.parametrize("piped", ["stdout", "stderr"])
 def test_a_pipe_gets_no_figures_while_an_answer_runs(piped: str) -> None:
-    here, there = pty.openpty()
+    here, there = sized_pty()
     code = CHAT.format(rounds=[[65]] * 60, endless=False, hold=None, max_tokens=60)
     streams = {"stdout": there, "stderr": there, piped: subprocess.PIPE}
     try:

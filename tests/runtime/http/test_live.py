@@ -25,7 +25,7 @@ from tests.service import ScriptedWorker, scripted_service
 TABLE = {
     "1024": {"extend": {"1": 20.0, "32": 51.0}, "verify-chain": {"1": 21.0, "32": 52.0}},
     "2048": {"extend": {"1": 30.0}, "verify-tree": {"1": 31.0, "3": 33.0}},
-    "8192": {"extend": {"1": 90.0}},
+    "4096": {"extend": {"1": 90.0}},
 }
 
 
