@@ -34,6 +34,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--hide-scrollbars",
+    "--no-sandbox",  # neither root nor most containers have one, and the only page it opens is ours
 )
 KEYS = {
     "Enter": ("Enter", 13, "\r"),
@@ -58,15 +59,20 @@ class Browser:
         self._in, from_browser = os.pipe()
         # Out of the way of 3 and 4, which they become in the child.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser, from_browser)]
-        words = [program, *FLAGS, f"--user-data-dir={folder}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        with open(os.devnull, "r+b") as nothing:
-            null = fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, 10)
-        places = [(null, 0), (null, 1), (null, 2), (ends[0], 3), (ends[1], 4)]
+        words = [
+            program,
+            *FLAGS,
+            f"--user-data-dir={folder}",
+        ]
+        self._said = folder / "said"
+        with open(self._said, "w+b") as said:
+            log = fcntl.fcntl(said, fcntl.F_DUPFD_CLOEXEC, 10)
+        places = [(log, 0), (log, 1), (log, 2), (ends[0], 3), (ends[1], 4)]
         actions = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in places]
         self._pid = os.posix_spawn(
             program, words, {**os.environ, "HOME": str(folder)}, file_actions=actions, setpgroup=0
         )
-        for end in (to_browser, from_browser, null, *ends):
+        for end in (to_browser, from_browser, log, *ends):
             os.close(end)
         self._ids, self._lock = count(1), threading.Lock()
         self._answers: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
@@ -78,12 +84,13 @@ class Browser:
         number, box = next(self._ids), queue.SimpleQueue[dict[str, Any]]()
         self._answers[number] = box
         message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
-        with self._lock:
-            _write(self._out, json.dumps(message).encode() + b"\0")
         try:
+            with self._lock:
+                _write(self._out, json.dumps(message).encode() + b"\0")
             answer = box.get(timeout=PATIENCE)
-        except queue.Empty:
-            raise AssertionError(f"the browser does not answer {method}") from None
+        except (queue.Empty, BrokenPipeError):
+            said = self._said.read_text(errors="replace")[-2000:]
+            raise AssertionError(f"the browser does not answer {method}; it said: {said}") from None
         assert "error" not in answer, f"{method}: {answer['error']}"
         result: dict[str, Any] = answer["result"]
         return result
