@@ -6,7 +6,6 @@ writes its own to 4.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -196,10 +195,6 @@ class Page:
         named = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": SHIFT if shift else 0}
         self.call("Input.dispatchKeyEvent", type="keyDown", **named, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
 
 
 @contextmanager

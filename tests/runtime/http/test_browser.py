@@ -224,6 +224,16 @@ def test_it_can_be_read_and_used_by_anyone(browser: Browser, dark: bool) -> None
     assert [node for node in controls + _images(nodes) if not node["name"]["value"]] == []
 
 
+def test_the_tab_key_goes_through_all_controls_in_reading_order(browser: Browser) -> None:
+    with opened(browser, scripted_service(ScriptedWorker())) as page:
+        page.wait("document.getElementById('state').dataset.is === 'live'")
+        visited = []
+        for _ in range(8):
+            page.press("Tab")
+            visited.append(page.value("document.activeElement.id"))
+    assert visited == ["classes", "rows", "clear", "talk", "say", "temperature", "most", "send"]
+
+
 def _focusable(node: dict[str, Any]) -> bool:
     return any(p["name"] == "focusable" and p["value"]["value"] for p in node.get("properties", ()))
 
