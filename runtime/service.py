@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandem import __version__
 from tandem.errors import RequestError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.guide import GuideMaker
+from tandem.runtime.live import Occupancy
+from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextRules, TextStream
@@ -30,6 +33,14 @@ class Worker(Protocol):
     def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def prices(self) -> PriceModel: ...
+
+    def occupancy(self) -> Occupancy: ...
 
     def metrics(self) -> Iterable[Family]: ...
 
