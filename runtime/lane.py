@@ -56,6 +56,11 @@ class Lane:
         return len(self.ids) > self.stats.prompt_tokens
 
     @property
+    def measures_prompt(self) -> bool:
+        """Whether the logprobs of the prompt's tokens are asked for."""
+        return self.ticket.request.prompt_logprobs is not None
+
+    @property
     def num_left(self) -> int:
         """Tokens that the lane may still commit."""
         return self.max_length - len(self.ids)
@@ -167,6 +172,14 @@ class Lane:
         except Exception:
             log.exception("a sink failed; its request is cancelled")
             self.finish = FinishReason.CANCELLED
+
+    def deliver_prompt(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Hand those of the prompt's next tokens to the sink; a sink that fails cancels the lane."""
+        try:
+            cast(MeasuringSink, self.ticket.sink).prompt_measured(logprobs)
+        except Exception:
+            log.exception("a sink failed; its request is cancelled")
+            self.ticket.cancelled, self.finish = True, FinishReason.CANCELLED
 
     def _refuse(self, error: RequestError, num_sound: int) -> None:
         """A guide's failure ends the lane when the round at hand is over, behind `num_sound` of its tokens.
