@@ -108,6 +108,7 @@ class Engine:
             raise RequestError(
                 f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
                 " prompts a request",
+                param="n" if len({request.prompt for request, _ in asked}) == 1 else "prompt",
                 code="too_many_choices",
             )
         tickets = [Ticket(request, Stopwatch(self.meter, request, sink)) for request, sink in asked]
@@ -175,16 +176,17 @@ class Engine:
                 param="prompt",
                 code="invalid_value",
             )
-        if request.max_tokens < 1:
+        if request.max_tokens < 0:
             raise RequestError(
-                f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
+                f"max_tokens is {request.max_tokens}; it must be at least 0", param="max_tokens", code="invalid_value"
             )
-        if not 0 <= (request.logprobs or 0) <= MAX_ALTERNATIVES:
-            raise RequestError(
-                f"{request.logprobs} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
-                param="logprobs",
-                code="invalid_value",
-            )
+        for param, count in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+            if not 0 <= (count or 0) <= MAX_ALTERNATIVES:
+                raise RequestError(
+                    f"{count} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
+                    param=param,
+                    code="invalid_value",
+                )
         validate(request.sampling)
         penalties.validate(request.penalties, vocab_size, request.max_tokens)
 

@@ -130,6 +130,12 @@ class ScriptedWorker:
 
     def _deliver(self, ticket: Ticket, stats: LaneStats) -> FinishReason:
         request = ticket.request
+        if (count := request.prompt_logprobs) is not None:
+            top = tuple((65 + i, -1.5 - i) for i in range(count))
+            measured = [TokenLogprob(token, -token / 8, top, token + 1) for token in request.prompt[1:]]
+            cast(MeasuringSink, ticket.sink).prompt_measured(measured)
+        if not request.max_tokens:
+            return FinishReason.LENGTH
         for number, block in self._blocks():
             if number == self.hold:
                 self._wait(ticket)
@@ -142,7 +148,7 @@ class ScriptedWorker:
             stats.rounds += 1
             if request.logprobs is not None:
                 top = tuple((65 + i, -1.5 - i) for i in range(request.logprobs))
-                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top) for token in block])
+                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top, 1) for token in block])
             if ticket.sink.tokens(list(block)) or stop is not None:
                 return FinishReason.STOP
             if stats.completion_tokens == request.max_tokens:
