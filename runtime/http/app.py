@@ -21,6 +21,7 @@ from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
 from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
 from tandem.runtime.http.errors import handle_error, json_response
 from tandem.runtime.http.logprobs import Wording
+from tandem.runtime.http.openapi import description_route
 from tandem.runtime.http.prompts import Order, chat_order, check_model, completion_order
 from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
@@ -58,6 +59,7 @@ def build_app(
         Route("/v1/completions", endpoints.completions, methods=["POST"]),
         Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
     ]
+    routes.append(description_route(routes, keyed=api_key is not None))
     errors = dict.fromkeys((HTTPException, TandemError, Exception), handle_error)
     return Edge(Starlette(routes=routes, exception_handlers=errors), api_key=api_key)
 

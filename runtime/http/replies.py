@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -59,9 +59,10 @@ class ChatChunkChoice(Struct):
 
 
 Choice = TextChoice | ChatChoice | ChatChunkChoice
+AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 
-class Reply(Struct):
+class Reply(Struct, Generic[AnyChoice]):
     """A whole answer or one chunk of it; `usage` is left out unless asked for."""
 
     id: str
@@ -69,7 +70,7 @@ class Reply(Struct):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Choice]
+    choices: list[AnyChoice]
     usage: Usage | UnsetType | None = UNSET
 
 
@@ -132,13 +133,13 @@ class Letterhead:
         self._created = int(time.time())
         self._service, self._shape = service, shape
 
-    def whole(self, text: str, finish_reason: str, tokens: Tokens, usage: Usage) -> Reply:
+    def whole(self, text: str, finish_reason: str, tokens: Tokens, usage: Usage) -> Reply[Choice]:
         return self._reply(self._shape.whole_object, [self._shape.whole(text, finish_reason, tokens)], usage)
 
-    def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply:
+    def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply[Choice]:
         return self._reply(self._shape.chunk_object, [] if choice is None else [choice], usage)
 
-    def _reply(self, name: str, choices: list[Choice], usage: Usage | UnsetType | None) -> Reply:
+    def _reply(self, name: str, choices: list[Choice], usage: Usage | UnsetType | None) -> Reply[Choice]:
         model, fingerprint = self._service.model, self._service.fingerprint
         return Reply(self._id, name, self._created, model, fingerprint, choices, usage)
 
