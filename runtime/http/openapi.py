@@ -42,8 +42,9 @@ def description(routes: Sequence[BaseRoute], *, keyed: bool) -> Object:
     kinds = [*dict.fromkeys(kind for kind in asked if kind is not None and not isinstance(kind, str)), ErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(kinds, schemas, strict=True))
-    for body in {op.body for _, op in served if op.body is not None}:
-        _add_refusals(components[body.__name__], body)
+    for _, op in served:
+        if op.body is not None:
+            _complete(components[op.body.__name__], op.either)
     paths: Object = {}
     for route, op in served:
         path = paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})
@@ -62,14 +63,17 @@ def description(routes: Sequence[BaseRoute], *, keyed: bool) -> Object:
     }
 
 
-def _add_refusals(schema: Object, body: type) -> None:
-    """Beside the fields that `body` honours, those accepted for neutral values or without effect."""
+def _complete(schema: Object, either: Sequence[str]) -> None:
+    """Adds, beside the fields that a body honours, those accepted for neutral values or without effect."""
     fields = schema["properties"]
     for name, values in NEUTRAL.items():
         says = "Neutral: not supported, any other value is a 400"
         fields.setdefault(name, {"enum": [None, *values], "description": says})
     for name in sorted(WITHOUT_EFFECT):
         fields.setdefault(name, {"description": "Without effect"})
+    if either:
+        given = {"not": {"type": "null"}}
+        schema["oneOf"] = [{"required": [name], "properties": {name: given}} for name in either]
 
 
 def _operation(route: Route, op: Operation, schema_of: dict[Any, Object], keyed: bool) -> Object:

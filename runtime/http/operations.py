@@ -32,13 +32,15 @@ READS = (400, 404, 408, 413, *ANY)
 class Operation:
     """`answer` is the type of the JSON body of a 200, or a media type of text; `event` that of each event of a stream.
 
-    `errors` are the statuses besides 200 (and 401, which `public` ones never give).
+    `either` are fields of which a body needs one; `errors` are the statuses besides 200 (and 401, which `public` ones
+    never give).
     """
 
     summary: str
     answer: Any
     body: type | None = None
     event: Any = None
+    either: tuple[str, ...] = ()
     errors: tuple[int, ...] = ANY
     public: bool = False
 
@@ -48,7 +50,9 @@ OPERATIONS = {
     "/version": Operation("Version of the server", dict[str, str]),
     "/metrics": Operation("Counts and times in Prometheus' text format", "text/plain"),
     "/openapi.json": Operation("This description", dict[str, Any]),
-    "/tokenize": Operation("Token ids of a text or a chat", Tokenized, TokenizeBody, errors=READS),
+    "/tokenize": Operation(
+        "Token ids of a text or a chat", Tokenized, TokenizeBody, either=("prompt", "messages"), errors=READS
+    ),
     "/detokenize": Operation("The text of token ids", Detokenized, DetokenizeBody, errors=READS),
     "/v1/models": Operation("The one model that is served", ModelList),
     "/v1/models/{name:path}": Operation("The model of that name", Model, errors=(404, *ANY)),
