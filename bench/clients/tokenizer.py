@@ -1,4 +1,4 @@
-"""Writes the tokenizer of a bundle as a Hugging Face folder, for clients that count tokens. Arguments: BUNDLE, FOLDER."""
+"""Writes a bundle's tokenizer as a Hugging Face folder, for clients that count tokens. Arguments: BUNDLE, FOLDER."""
 
 from __future__ import annotations
 
