@@ -53,7 +53,7 @@ class Edge:
 
     def _refusal(self, path: str, headers: Headers) -> Exception | None:
         if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy before this server may take another end of the body for its own: what follows is not to be trusted.
+            # A proxy in front may see another end of the body: what follows it is not to be trusted.
             return HTTPException(
                 400, "content-length and transfer-encoding exclude each other", {"connection": "close"}
             )

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from tandem.runtime.http.app import build_app
@@ -25,18 +24,17 @@ class Hasty(Connection):
 
 
 @contextmanager
-def served(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[tuple[str, int]]:
-    """The app behind the connections of `serve`, with little patience."""
-    make = uvicorn.Config
-    monkeypatch.setattr(uvicorn, "Config", lambda app, **given: make(app, http=Hasty, **given))
-    with on_loopback(build_app(scripted_service(ScriptedWorker([[65]])), **options)) as url:
+def served(worker: ScriptedWorker | None = None, **options: Any) -> Iterator[tuple[str, int]]:
+    """The app behind connections with little patience."""
+    app = build_app(scripted_service(worker or ScriptedWorker([[65]])), **options)
+    with on_loopback(app, http=Hasty) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         yield host, int(port)
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    with served(monkeypatch) as address:
+def address() -> Iterator[tuple[str, int]]:
+    with served() as address:
         yield address
 
 
@@ -86,9 +84,9 @@ def test_a_second_request_is_watched_as_the_first(address: tuple[str, int]) -> N
     assert status(answer) == 200 and answer.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_drips_is_cut_off() -> None:
     """A byte before each pause is over buys ten pauses, no more."""
-    with served(monkeypatch, body_seconds=0.06) as address:
+    with served(body_seconds=0.06) as address:
         start = time.monotonic()
         answer = said(address, HEAD + b"content-length: 900\r\n\r\n", *[b" " for _ in range(40)], pause=0.03)
         assert time.monotonic() - start < 5 and (answer == b"" or status(answer) == 408)
@@ -98,18 +96,13 @@ def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         assert time.monotonic() - start < 5 and alive(address)
 
 
-def test_an_answer_longer_than_the_patience_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = ScriptedWorker([[65], [66]], hold=1)
-    make = uvicorn.Config
-    monkeypatch.setattr(uvicorn, "Config", lambda app, **given: make(app, http=Hasty, **given))
-    with on_loopback(build_app(scripted_service(worker))) as url:
-        host, _, port = url.removeprefix("http://").partition(":")
-        body = b'{"prompt": "x"}'
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as client:
-            client.sendall(HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-            time.sleep(2 * Hasty.header_seconds)
-            worker.release.set()
-            answer = b"".join(iter(lambda: client.recv(65536), b""))
+def test_an_answer_longer_than_the_patience_for_a_head() -> None:
+    worker, body = ScriptedWorker([[65], [66]], hold=1), b'{"prompt": "x"}'
+    with served(worker) as address, socket.create_connection(address, timeout=PATIENCE) as client:
+        client.sendall(HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(2 * Hasty.header_seconds)
+        worker.release.set()
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == "AB"
 
 
