@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from tandem import __version__
+from tandem.runtime.http.edge import OPEN
 from tandem.runtime.http.errors import ErrorBody, json_response
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
 from tandem.runtime.http.operations import OPERATIONS, STATUSES, Operation
@@ -77,20 +78,20 @@ def _complete(schema: Object, either: Sequence[str]) -> None:
 
 
 def _operation(route: Route, op: Operation, schema_of: dict[Any, Object], keyed: bool) -> Object:
-    content = {op.answer: {"schema": {"type": "string"}}}
+    content: Object = {op.answer: {"schema": {"type": "string"}}}
     if not isinstance(op.answer, str):
-        content = {JSON: {"schema": schema_of[op.answer]}}
+        content = {JSON: {"schema": schema_of[op.answer]}} if op.answer is not None else {}
     if op.event is not None:
         content[EVENTS] = {"schema": _event({"anyOf": [schema_of[op.event], schema_of[ErrorBody]]})}
     headers = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
-    asked = keyed and not op.public
+    asked = keyed and route.path not in OPEN
     errors = sorted({*op.errors, *([401] if asked else [])})
     told: Object = {
         "operationId": route.name,
         "summary": op.summary,
         "security": [{"key": []}] if asked else [],
         "responses": {
-            "200": {"description": "The answer", "headers": headers, "content": content},
+            "200" if content else "204": {"description": "The answer", "headers": headers, "content": content},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in errors},
         },
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.runtime.http.live import Live
 from tandem.runtime.http.replies import ChatChoice, ChatChunkChoice, Model, ModelList, Reply, TextChoice
 from tandem.runtime.http.schema import ChatBody, CompletionBody
 from tandem.runtime.http.tokens import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
@@ -32,8 +33,8 @@ READS = (400, 404, 408, 413, *ANY)
 class Operation:
     """`answer` is the type of the JSON body of a 200, or a media type of text; `event` that of each event of a stream.
 
-    `either` are fields of which a body needs one; `errors` are the statuses besides 200 (and 401, which `public` ones
-    never give).
+    No `answer` is a 204. `either` are fields of which a body needs one. `errors` are the statuses of refusals besides
+    401.
     """
 
     summary: str
@@ -42,11 +43,13 @@ class Operation:
     event: Any = None
     either: tuple[str, ...] = ()
     errors: tuple[int, ...] = ANY
-    public: bool = False
 
 
 OPERATIONS = {
-    "/health": Operation("Whether requests are taken", dict[str, str], public=True),
+    "/": Operation("A page to watch and to try it", "text/html"),
+    "/favicon.ico": Operation("Nothing: the page brings its own icon", None),
+    "/health": Operation("Whether requests are taken", dict[str, str]),
+    "/live": Operation("What the page shows", Live),
     "/version": Operation("Version of the server", dict[str, str]),
     "/metrics": Operation("Counts and times in Prometheus' text format", "text/plain"),
     "/openapi.json": Operation("This description", dict[str, Any]),
