@@ -14,7 +14,7 @@ CASES = {15, 17, 19, 22, 23, 27, 28, 30, 31, 33, 35, 37, 40, 50, 51, 52, 53, 55,
 
 
 @functools.cache
-def tests_in(path: Path) -> frozenset[str]:
+def names_in(path: Path) -> frozenset[str]:
     nodes = ast.walk(ast.parse(path.read_text()))
     return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"))
 
@@ -25,4 +25,4 @@ def test_every_test_that_is_named_exists() -> None:
     assert [name for name, _ in rows] == sorted(f"BUG-{number}" for number in CASES)
     assert len(rows) == text.count("\n| BUG-"), "a row that is not read holds nothing"
     named = [name.split("::") for _, names in rows for name in re.findall(r"`([^`]+)`", names)]
-    assert [(path, name) for path, name in named if name not in tests_in(ROOT / path)] == []
+    assert [(path, name) for path, name in named if name not in names_in(ROOT / path)] == []
