@@ -26,7 +26,7 @@ _POLYNOMIAL = tuple(
     np.array(2**UNIT * float.fromhex(coefficient), np.float32)
     for coefficient in ("0x1.5bba14p-10", "0x1.3cea88p-7", "0x1.c6b752p-5", "0x1.ebf9bcp-3", "0x1.62e42ap-1", "0x1p+0")
 )
-"""2^f for f of -1/2 to 1/2 within 2e-7 of it, the highest power first; exactly 1 at 0. In units of the largest weight."""
+"""2^f for f of -1/2 to 1/2, within 2e-7 of it and exactly 1 at 0; the highest power first, in units of a weight."""
 
 
 def weigh(logits: np.ndarray, top: np.float32, temperature: float) -> np.ndarray:
