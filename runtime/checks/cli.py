@@ -155,7 +155,7 @@ def sampled(bundle: Path, as_json: bool, trust_native: bool, tokens: int | None,
     from tandem.runtime.checks.sampled import Options, Sampled
 
     opened = open_bundle(bundle, trust_native=trust_native)
-    options = Options(tokens or (300 if quick else 1500), draws or (2000 if quick else 10_000))
+    options = Options(tokens or (300 if quick else 1500), draws or (2000 if quick else 10_000), quick)
     open_executor = _opener(opened)
     check = Sampled(opened.geometry, lambda pages: open_executor(None, pages), _prompts(opened), options)
     try:

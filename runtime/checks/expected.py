@@ -51,7 +51,7 @@ def _penalized(logits: np.ndarray, wanted: Penalties, prompt: Sequence[int], ans
     return values
 
 
-def placed(shares: np.ndarray, token: int, chance: float) -> float:
+def by_rank(shares: np.ndarray, token: int, chance: float) -> float:
     """Where `token` stands when all are laid side by side, the likeliest first, 0 to 1: `chance` says where within it.
 
     With `chance` uniform it is uniform as well if `token` was drawn by `shares` (the probability integral transform).
@@ -59,3 +59,8 @@ def placed(shares: np.ndarray, token: int, chance: float) -> float:
     own = shares[token]
     before = shares[shares > own].sum() + shares[:token][shares[:token] == own].sum()
     return float(before + chance * own)
+
+
+def by_id(shares: np.ndarray, token: int, chance: float) -> float:
+    """The same with the lowest id first, as a draw lays them, so that the noise itself shows."""
+    return float(shares[:token].sum() + chance * shares[token])

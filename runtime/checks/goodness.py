@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_EXPECTED = 25.0
-"""A cell that expects fewer is pooled with others: the distribution of the statistic is a limit."""
+"""Cells that expect fewer are pooled: the distribution of the statistic is a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +21,24 @@ class Fit:
 
 
 def fit(counts: np.ndarray, shares: np.ndarray) -> Fit:
-    """Of counts [N] against shares [N] that sum up to 1. Small cells are one cell, or part of the smallest other."""
-    total = counts.sum()
-    expected = shares * total
-    order = np.argsort(-expected, kind="stable")
-    counts, expected = counts[order].astype(np.float64), expected[order]
-    large = int((expected >= LEAST_EXPECTED).sum())
-    if expected[large:].sum() < LEAST_EXPECTED:
-        large -= 1
-    if large < 1:
+    """Of counts [N] against shares [N] that sum up to 1; the likeliest first, cells join until they expect enough."""
+    pooled, seen, wanted = list[tuple[float, float]](), 0.0, 0.0
+    for i in np.argsort(-shares, kind="stable"):
+        seen, wanted = seen + counts[i], wanted + shares[i] * counts.sum()
+        if wanted >= LEAST_EXPECTED:
+            pooled.append((seen, wanted))
+            seen = wanted = 0.0
+    if not pooled:
         return Fit(0.0, 0, 1.0)
-    counts = np.append(counts[:large], counts[large:].sum())
-    expected = np.append(expected[:large], expected[large:].sum())
-    statistic = float(np.sum((counts - expected) ** 2 / expected))
-    return Fit(statistic, large, tail(statistic, large))
+    pooled[-1] = pooled[-1][0] + seen, pooled[-1][1] + wanted  # the rest expects too few
+    statistic = sum((found - expected) ** 2 / expected for found, expected in pooled)
+    return Fit(float(statistic), len(pooled) - 1, tail(statistic, len(pooled) - 1))
 
 
 def tail(statistic: float, freedom: int) -> float:
     """The upper tail of chi-square, by the recurrence of the incomplete gamma function (DLMF 8.8.2)."""
     x = statistic / 2
-    if x <= 0:
+    if x <= 0 or freedom < 1:
         return 1.0
     a, found = (0.5, math.erfc(math.sqrt(x))) if freedom % 2 else (1.0, math.exp(-x))
     while a < freedom / 2:

@@ -20,14 +20,15 @@ from tandem.errors import TandemError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
 from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SHAPES
-from tandem.runtime.checks.expected import distribution, placed
+from tandem.runtime.checks.expected import by_id, by_rank, distribution
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
 from tandem.runtime.checks.goodness import fit
 from tandem.runtime.checks.guest import Plain
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for, token_ids
 from tandem.runtime.checks.manners import MANNERS, Manner
 from tandem.runtime.checks.prompts import last
-from tandem.runtime.checks.sampled_report import SampledReport, Texts, Trial
+from tandem.runtime.checks.sampled_report import SampledReport, Texts
+from tandem.runtime.checks.trials import CELLS, PAIR_CELLS, Trial, even, pairs_of, singles_of
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
@@ -39,8 +40,6 @@ PROMPT_IDS = 24
 ANSWER_IDS = 32
 WIDTH = 12
 """Rows of a round over all lanes, fewer than lanes could fill: drafts of several nodes, and cheap."""
-CELLS, PAIR_CELLS = 20, 4
-"""Equal parts of 0 to 1 in which places are counted: of single tokens, and of each of two that follow each other."""
 UNLIKELY = 50.0
 """Nats of an answer that does not come twice."""
 
@@ -50,10 +49,12 @@ Told = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`tokens` with fresh noise are placed in each manner, `draws` are made from each row."""
+    """`tokens` with fresh noise are placed in each manner, `draws` are made from each row. `quick` takes half of the
+    drafters and shapes for seeded answers."""
 
     tokens: int = 1500
     draws: int = 10_000
+    quick: bool = False
 
 
 class Sampled:
@@ -81,26 +82,31 @@ class Sampled:
 
     def num_steps(self) -> int:
         """How often `run` says that it advances."""
-        return len(MANNERS) * (len(DRAFTERS) * len(SHAPES) + 1 + len(self._prompts))
+        return sum(len(self._sorts(number)) + 1 + len(self._prompts) for number in range(len(MANNERS)))
 
     def run(self, advance: Callable[[str], None] = lambda name: None) -> SampledReport:
         """All three parts. `advance` hears the name of each step as it begins."""
         report = SampledReport()
         for number, manner in enumerate(MANNERS):
             seeded = replace(manner, sampling=replace(manner.sampling, seed=2026 + number))
-            for drafter in DRAFTERS:
-                for shape in SHAPES:
-                    advance(f"seeded, {manner.name}: {drafter}, {shape}")
-                    self._compare(seeded, drafter, shape, report)
+            for drafter, shape in self._sorts(number):
+                advance(f"seeded, {manner.name}: {drafter}, {shape}")
+                self._compare(seeded, drafter, shape, report)
             advance(f"fresh noise, {manner.name}")
             self._place(manner, report)
             for which, (name, prompt) in enumerate(self._prompts.items()):
                 advance(f"draws, {manner.name}: {name}")
-                report.trials.append(self._count(manner, name, prompt, by_seed=which % 2 == 0))
+                first = (number * len(self._prompts) + which) * self._options.draws
+                report.trials += self._count(manner, name, prompt, first, by_seed=which % 2 == 0)
         return report
 
     def close(self) -> None:
         self._executor.close()
+
+    def _sorts(self, number: int) -> list[tuple[str, str]]:
+        """Drafters and shapes for seeded answers in the manner of that number."""
+        every = list(itertools.product(DRAFTERS, SHAPES))
+        return every[number % 2 :: 2] if self._options.quick else every
 
     def _waves(self) -> Iterator[list[tuple[int, ...]]]:
         """Prompts for all lanes at once, each of them once."""
@@ -154,23 +160,23 @@ class Sampled:
 
     def _place(self, manner: Manner, report: SampledReport) -> None:
         """Answers with fresh noise and drafts of every sort; each token's place in its own distribution is uniform."""
-        singles, pairs = np.zeros(CELLS, np.int64), np.zeros((PAIR_CELLS, PAIR_CELLS), np.int64)
+        singles, pairs = np.zeros(CELLS, np.int64), np.zeros(PAIR_CELLS**2, np.int64)
         chance, lab, outside, told = random.Random(), Lab(self._executor, self._lanes, KEPT_BYTES), 0, set[Told]()
-        for prompt, answer in self._fresh(manner):
-            places, surprise = list[float](), 0.0
+        for number, (prompt, answer) in enumerate(self._fresh(manner)):
+            ranks, places, surprise = list[float](), list[float](), 0.0
             for i, logits in enumerate(self._rows(lab, prompt, answer)):
                 wanted = distribution(logits, manner.sampling, manner.penalties, prompt, answer[:i])
                 own = float(wanted[answer[i]])
                 outside += own == 0
                 surprise -= math.log(own) if own else -math.inf
-                places.append(placed(wanted, answer[i], chance.random()))
+                ranks.append(by_rank(wanted, answer[i], chance.random()))
+                places.append(by_id(wanted, answer[i], chance.random()))
             report.repeated += surprise > UNLIKELY and (prompt, answer) in told
             told.add((prompt, answer))
-            np.add.at(singles, _cells(places, CELLS), 1)
-            np.add.at(pairs, (_cells(places[:-1:2], PAIR_CELLS), _cells(places[1::2], PAIR_CELLS)), 1)
-        for kind, counts, lost in (("tokens served", singles, outside), ("neighbours served", pairs.reshape(-1), 0)):
-            even = np.full(len(counts), 1 / len(counts))
-            report.trials.append(Trial(kind, "all", manner.name, int(counts.sum()), fit(counts, even), lost))
+            singles += singles_of(ranks)
+            pairs += pairs_of(places[number % 2 :])
+        report.trials.append(even("tokens served", "all", manner.name, singles, int(outside)))
+        report.trials.append(even("neighbours served", "all", manner.name, pairs))
 
     def _fresh(self, manner: Manner) -> Iterator[Told]:
         """Prompts and answers without a seed; what was answered last is guessed next, and some of it comes again."""
@@ -195,17 +201,16 @@ class Sampled:
             lab.extend(0, part, start + begin, num_outputs=len(part))
             yield from [self._executor.logits(i).copy() for i in range(len(part))]
 
-    def _count(self, manner: Manner, name: str, prompt: tuple[int, ...], *, by_seed: bool) -> Trial:
-        """Draws behind one prompt, by seeds or by positions that follow each other."""
+    def _count(self, manner: Manner, name: str, prompt: tuple[int, ...], first: int, *, by_seed: bool) -> list[Trial]:
+        """Draws behind one prompt, by seeds that follow each other from `first` on, or by positions under that seed."""
         (logits,) = self._rows(Lab(self._executor, self._lanes, KEPT_BYTES), prompt, [0])
         wanted = distribution(logits, manner.sampling, manner.penalties, prompt, ())
         row = PenalizedText(manner.penalties, prompt, ()).applied(logits)
         count, start = self._options.draws, len(prompt)
-        keys = ((i, start) if by_seed else (2026, start + i) for i in range(count))
-        drawn = np.bincount([draw(row, manner.sampling, *key) for key in keys], minlength=len(row))
-        kind = f"draws by {'seed' if by_seed else 'position'}"
-        return Trial(kind, name, manner.name, count, fit(drawn, wanted), int(drawn[wanted == 0].sum()))
-
-
-def _cells(places: Sequence[float], number: int) -> np.ndarray:
-    return np.minimum((np.array(places) * number).astype(np.int64), number - 1)
+        keys = ((first + i, start) if by_seed else (first, start + i) for i in range(count))
+        drawn = np.array([draw(row, manner.sampling, *key) for key in keys])
+        counts, edges, chance = np.bincount(drawn, minlength=len(row)), np.cumsum(wanted), random.Random()
+        places = [float(edges[token] - chance.random() * wanted[token]) for token in drawn]
+        kind, outside = "seed" if by_seed else "position", int(counts[wanted == 0].sum())
+        found = Trial(f"draws by {kind}", name, manner.name, count, fit(counts, wanted), outside)
+        return [found, even(f"neighbours by {kind}", name, manner.name, pairs_of(places))]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tandem.runtime.checks.goodness import Fit
 from tandem.runtime.checks.tables import table
+from tandem.runtime.checks.trials import Trial
 
 FALSE_ALARM = 1e-6
 """How often a sound bundle fails, nearly: all fits together, which share it evenly."""
@@ -23,18 +23,6 @@ class Texts:
     tokens: int = 0
     rounds: int = 0
     differing_ids: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Counts of one kind, drawn as `sampling` says; `outside` were drawn and should have been filtered out."""
-
-    kind: str
-    where: str
-    sampling: str
-    draws: int
-    fit: Fit
-    outside: int = 0
 
 
 @dataclass(slots=True)

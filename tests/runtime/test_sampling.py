@@ -38,9 +38,17 @@ LOGITS = np.log(PROBABILITIES).astype(np.float32)
 PI = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89)
 VECTORS = [
     ((0, 0), (0, 0, 0, 0), (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)),
-    ((2**64 - 1,) * 2, (2**64 - 1,) * 4, (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0)),
-    ((0x452821E638D01377, 0xBE5466CF34E90C6C), PI, (0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6)),
-]  # fmt: skip
+    (
+        (2**64 - 1,) * 2,
+        (2**64 - 1,) * 4,
+        (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0),
+    ),
+    (
+        (0x452821E638D01377, 0xBE5466CF34E90C6C),
+        PI,
+        (0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6),
+    ),
+]
 
 
 @pytest.mark.parametrize(("key", "counter", "block"), VECTORS)
@@ -207,7 +215,7 @@ def test_no_instruction_set_changes_a_draw() -> None:
             text=True,
             cwd=ROOT,
             env={**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(off)},
-        ).stdout  # fmt: skip
+        ).stdout
         for off in ((), tuple(feature for feature in __cpu_dispatch__ if __cpu_features__.get(feature)))
     }
     assert len(found) == 1
