@@ -1,4 +1,4 @@
-"""The draw as docs/sampling.md says it, in Python's own integers and floats: what tests hold `runtime.sampling` against.
+"""The draw as docs/sampling.md says it, in Python's own numbers: what tests hold `runtime.sampling` against.
 
 Written from that page, and without numpy, whose arithmetic is what is checked.
 """
