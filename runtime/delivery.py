@@ -6,7 +6,7 @@ Knows nothing of terminals or HTTP; `emit` decides how an event crosses to the r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from tandem.errors import TandemError
@@ -41,6 +41,13 @@ class End:
 
 
 Event = Delta | End
+
+
+def joined(deltas: Sequence[Delta], end: End) -> End:
+    """A whole answer as one event."""
+    events: list[Event] = [*deltas, end]
+    text = "".join(event.text for event in events)
+    return replace(end, text=text, logprobs=tuple(logprob for event in events for logprob in event.logprobs))
 
 
 class Delivery:

@@ -191,10 +191,13 @@ class ScriptedExecutor:
 
 
 class FreePrices:
-    """Prices that nobody reads; `seen` keeps what was observed."""
+    """Every pass costs the same; `seen` keeps what was observed."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, Kind, int, float]] = []
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float:
+        return 1.0
 
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
         self.seen.append((context, kind, rows, ms))

@@ -87,6 +87,9 @@ class ScriptedWorker:
         threading.Thread(target=self._play, args=(ticket,), daemon=True).start()
         return ticket
 
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        return [self.submit(request, sink) for request, sink in asked]
+
     def cancel(self, ticket: Ticket) -> None:
         with self.changed:
             self.num_cancels += 1
