@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,14 @@ def test_the_generator_is_philox(key: tuple[int, ...], counter: tuple[int, ...],
 def test_noise_is_a_word_of_it(seed: int, position: int) -> None:
     assert word(seed, position) == philox((seed % 2**64, 0), (position + 1, 0, 0, 0))[0]
     assert word(seed, position) == int(np.random.Philox(key=seed % 2**64, counter=position).random_raw())
+
+
+def test_the_page_gives_words_to_hold_others_against() -> None:
+    page = (ROOT / "docs" / "sampling.md").read_text()
+    rows = re.findall(r"\| (−?[\d,]+) \| ([\d,]+) \| `(0x\w{16})` \|", page)
+    assert len(rows) == 3
+    for seed, position, noise in rows:
+        assert word(int(seed.replace("−", "-")), int(position.replace(",", ""))) == int(noise, 16)
 
 
 def frequencies(sampling: Sampling, num_draws: int = 4000) -> np.ndarray:
