@@ -57,6 +57,7 @@ class Engine:
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
+        self.num_lanes, self.max_queue = max_lanes or bound, max_queue
         self.meter = Meter()
         self.executor, self.prices = executor, prices
         self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
@@ -64,7 +65,7 @@ class Engine:
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
             raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
-        self._drafters, self._max_queue = drafters, max_queue
+        self._drafters = drafters
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
@@ -77,8 +78,7 @@ class Engine:
             meter=self.meter,
             relaxation=relaxation,
         )
-        self._num_lanes = max_lanes or bound
-        self._idle_lanes = list(range(self._num_lanes - 1, -1, -1))
+        self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
         self._waiting: deque[Ticket] = deque()
@@ -114,15 +114,16 @@ class Engine:
         """Queue several requests, or none: as `submit`, and RequestError for more than could ever wait together."""
         for request, _ in asked:
             self._check(request)
-        if len(asked) > max(1, most := self._max_queue + self._num_lanes):
+        if len(asked) > max(1, most := self.max_queue + self.num_lanes):
             raise RequestError(
                 f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
                 " prompts a request",
+                param="n" if len({request.prompt for request, _ in asked}) == 1 else "prompt",
                 code="too_many_choices",
             )
         tickets = [Ticket(request, Stopwatch(self.meter, request, sink)) for request, sink in asked]
         with self._lock:
-            if len(self._waiting) + len(tickets) > self._max_queue + len(self._idle_lanes):
+            if len(self._waiting) + len(tickets) > self.max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
             self._waiting += tickets
         return tickets
@@ -185,16 +186,17 @@ class Engine:
                 param="prompt",
                 code="invalid_value",
             )
-        if request.max_tokens < 1:
+        if request.max_tokens < 0:
             raise RequestError(
-                f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
+                f"max_tokens is {request.max_tokens}; it must be at least 0", param="max_tokens", code="invalid_value"
             )
-        if not 0 <= (request.logprobs or 0) <= MAX_ALTERNATIVES:
-            raise RequestError(
-                f"{request.logprobs} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
-                param="logprobs",
-                code="invalid_value",
-            )
+        for param, count in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+            if not 0 <= (count or 0) <= MAX_ALTERNATIVES:
+                raise RequestError(
+                    f"{count} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
+                    param=param,
+                    code="invalid_value",
+                )
         validate(request.sampling)
         penalties.validate(request.penalties, vocab_size, request.max_tokens)
 

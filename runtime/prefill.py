@@ -1,4 +1,4 @@
-"""A prefill pass: the next stretch of several prompts, and the first token of those that end in it.
+"""A prefill pass: the next stretch of several prompts, what is measured of it, the first token of those that end in it.
 
 Knows nothing of drafts or of when a prefill is due.
 """
@@ -12,7 +12,9 @@ from typing import Protocol
 from tandem.keys import Kind
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
+from tandem.runtime.logprobs import TokenLogprob, measure
 from tandem.runtime.pages import PageTable
+from tandem.runtime.request import FinishReason
 from tandem.runtime.round import pick
 from tandem.runtime.rows import Span, extend_rows
 from tandem.runtime.slots import StateSlots
@@ -47,13 +49,23 @@ class Prefill:
         by_index = {lane.index: lane for lane in lanes}
         served = [by_index[span.lane] for span in spans]
         first: list[tuple[Lane, list[int]]] = []
+        measured: list[tuple[Lane, list[TokenLogprob]]] = []
+        output = 0
         for lane, span in zip(served, spans, strict=True):
+            if lane.measures_prompt:
+                measured.append((lane, self._measured(lane, span, output)))
+            output += span.outputs
             lane.kv_length += len(span.tokens)
-            if span.output:
-                first.append((lane, [pick(lane, self._executor, outcome, len(first))]))
+            if lane.kv_length == len(lane.ids):
+                if lane.num_left:
+                    first.append((lane, [pick(lane, self._executor, outcome, output - 1)]))
+                else:
+                    lane.finish = FinishReason.LENGTH
         elapsed = (perf_counter() - began) * 1e3
         for lane in served:
             lane.stats.prefill_ms += elapsed
+        for lane, logprobs in measured:
+            lane.deliver_prompt(logprobs)
         for lane, tokens in first:
             lane.append(tokens)
             lane.inform([], tokens)
@@ -61,16 +73,32 @@ class Prefill:
 
     def _spans(self, lanes: Sequence[Lane]) -> list[Span]:
         """One span per lane, as far as the rows and outputs of a pass go."""
-        needs = [min(len(lane.ids) - lane.kv_length, self._chunk) for lane in lanes]
-        shares = even_shares(needs, self._rows(max(lane.kv_length + 1 for lane in lanes)))
-        num_outputs, spans = self._executor.geometry.max_outputs, list[Span]()
+        total = self._rows(max(lane.kv_length + 1 for lane in lanes))
+        shares, spans = even_shares(self._needs(lanes), total), list[Span]()
         for lane, share in zip(lanes, shares, strict=True):
-            tokens = lane.ids[lane.kv_length : lane.kv_length + share]
-            ends = lane.kv_length + share == len(lane.ids)
-            if share and (num_outputs or not ends):
-                spans.append(Span(lane.index, lane.kv_length, tokens, ends))
-                num_outputs -= ends
+            tokens, end = lane.ids[lane.kv_length : lane.kv_length + share], lane.kv_length + share
+            if share:
+                outputs = share if lane.measures_prompt else int(end == len(lane.ids) and lane.num_left > 0)
+                spans.append(Span(lane.index, lane.kv_length, tokens, outputs))
         return spans
+
+    def _needs(self, lanes: Sequence[Lane]) -> list[int]:
+        """Rows that each lane has a use for, and that there are outputs for: a prompt that is measured wants all of its
+        own, and no other lane more than one.
+        """
+        needs = [min(len(lane.ids) - lane.kv_length, self._chunk) for lane in lanes]
+        measuring = [place for place, lane in enumerate(lanes) if lane.measures_prompt]
+        spare = self._executor.geometry.max_outputs - (len(lanes) - len(measuring))
+        shares = even_shares([needs[place] for place in measuring], spare)
+        for place, share in zip(measuring, shares, strict=True):
+            needs[place] = share
+        return needs
+
+    def _measured(self, lane: Lane, span: Span, first: int) -> list[TokenLogprob]:
+        """Of the prompt's tokens behind the rows of `span`, whose outputs begin with `first`."""
+        count = lane.ticket.request.prompt_logprobs or 0
+        followers = lane.ids[span.start + 1 : span.start + 1 + len(span.tokens)]
+        return [measure(self._executor.logits(first + i), token, count) for i, token in enumerate(followers)]
 
     def _rows(self, context: int) -> int:
         """The most rows that a pass may have at `context`; the fewest that there is a program for it always may."""

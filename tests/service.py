@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.live import Occupancy
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.metrics import Family, Gauge
@@ -78,6 +80,7 @@ class ScriptedWorker:
     changed: threading.Condition = field(default_factory=threading.Condition)
     release: threading.Event = field(default_factory=threading.Event)
     meter: Meter = field(default_factory=Meter)
+    prices: PriceModel = field(default_factory=PriceModel)
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         if self.full:
@@ -95,6 +98,9 @@ class ScriptedWorker:
             self.num_cancels += 1
             ticket.cancelled = True
             self.changed.notify_all()
+
+    def occupancy(self) -> Occupancy:
+        return Occupancy(len(self.requests) - len(self.ends), 4, 0, 64, 0, 100)
 
     def metrics(self) -> Iterable[Family]:
         yield Gauge("num_requests_running", "In flight.", lambda: len(self.requests) - len(self.ends))
@@ -124,6 +130,12 @@ class ScriptedWorker:
 
     def _deliver(self, ticket: Ticket, stats: LaneStats) -> FinishReason:
         request = ticket.request
+        if (count := request.prompt_logprobs) is not None:
+            top = tuple((65 + i, -1.5 - i) for i in range(count))
+            measured = [TokenLogprob(token, -token / 8, top, token + 1) for token in request.prompt[1:]]
+            cast(MeasuringSink, ticket.sink).prompt_measured(measured)
+        if not request.max_tokens:
+            return FinishReason.LENGTH
         for number, block in self._blocks():
             if number == self.hold:
                 self._wait(ticket)
@@ -136,7 +148,7 @@ class ScriptedWorker:
             stats.rounds += 1
             if request.logprobs is not None:
                 top = tuple((65 + i, -1.5 - i) for i in range(request.logprobs))
-                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top) for token in block])
+                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top, 1) for token in block])
             if ticket.sink.tokens(list(block)) or stop is not None:
                 return FinishReason.STOP
             if stats.completion_tokens == request.max_tokens:
