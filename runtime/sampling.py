@@ -36,27 +36,21 @@ def draw(logits: np.ndarray, sampling: Sampling, seed: int, position: int) -> in
         return int(logits.argmax())
     if top == np.inf:  # outweighs every finite logit; differences to it would be NaN
         logits, top = np.where(logits == np.inf, np.float32(0.0), np.float32(-np.inf)), np.float32(0.0)
-    noise = word(seed, position)
+    noise, ids = word(seed, position), None
     if 0 < sampling.top_k < len(logits):
         ids = _largest(logits, sampling.top_k)
-        weights = weigh(logits[ids], top, sampling.temperature)
+        logits = logits[ids]
+    weights = weigh(logits, top, sampling.temperature)
+    if sampling.top_p < 1.0 or sampling.min_p > 0.0:
+        kept = _kept(weights, sampling)
+        place = int(kept[_place(weights[kept], noise)])
     else:
-        weights = weigh(logits, top, sampling.temperature)
-        if sampling.top_p == 1.0 and sampling.min_p == 0.0:
-            return _of_all(weights, noise)
-        ids = np.arange(len(logits))
-    ids, weights = _filtered(ids, weights, sampling)
-    return int(ids[_place(weights, noise)])
+        place = _place(weights, noise)
+    return place if ids is None else int(ids[place])
 
 
 def _place(weights: np.ndarray, noise: int) -> int:
-    """The first place whose cumulative weight exceeds the share noise / 2^64 of the whole."""
-    cumulative = np.cumsum(weights)
-    return int(cumulative.searchsorted(noise * int(cumulative[-1]) >> 64, side="right"))
-
-
-def _of_all(weights: np.ndarray, noise: int) -> int:
-    """`_place` of many weights: the block that holds it is found by the blocks' sums."""
+    """The first place whose cumulative weight exceeds the share noise / 2^64 of the whole, sought block by block."""
     starts = range(0, len(weights), BLOCK)
     sums = [int(weights[start : start + BLOCK].sum()) for start in starts]
     left = noise * sum(sums) >> 64
@@ -67,27 +61,21 @@ def _of_all(weights: np.ndarray, noise: int) -> int:
     raise AssertionError("a share of the whole is less than the whole")
 
 
-def _filtered(ids: np.ndarray, weights: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """`ids`, ascending, and their weights, less those that `top_p` and `min_p` leave out; the heaviest always stays."""
+def _kept(weights: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Places, ascending, less those that `top_p` and `min_p` leave out; the heaviest always stays."""
     least = math.ceil(sampling.min_p * 2.0**UNIT)
-    if sampling.top_p < 1.0:
-        total = int(weights.sum())
-        limit = -(-math.ceil(sampling.top_p * 2.0**64) * total >> 64)
-        # Ids lighter than this weigh together less than what lies beyond the limit, so none of them is needed.
-        enough = max(least, -((limit - total) // len(weights)))
-        ids, weights = _heavy(ids, weights, enough)
-        order = np.argsort(-weights, kind="stable")
-        mass = np.cumsum(weights[order])
-        # The shortest prefix that reaches the limit: an id stays while the mass before it falls short.
-        stays = order[: 1 + int(mass.searchsorted(limit))]
-        stays.sort()
-        return ids[stays], weights[stays]
-    return _heavy(ids, weights, least)
-
-
-def _heavy(ids: np.ndarray, weights: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    places = np.flatnonzero(weights >= least)
-    return ids[places], weights[places]
+    if sampling.top_p == 1.0:
+        return np.flatnonzero(weights >= least)
+    total = int(weights.sum())
+    limit = -(-math.ceil(sampling.top_p * 2.0**64) * total >> 64)
+    # Places lighter than this weigh together less than what lies beyond the limit, so none of them is needed.
+    enough = max(least, -((limit - total) // len(weights)))
+    heavy = np.flatnonzero(weights >= enough)
+    order = heavy[np.argsort(-weights[heavy], kind="stable")]
+    # The shortest prefix that reaches the limit: a place stays while the mass before it falls short.
+    stays = order[: 1 + int(np.cumsum(weights[order]).searchsorted(limit))]
+    stays.sort()
+    return stays
 
 
 def _largest(logits: np.ndarray, count: int) -> np.ndarray:
