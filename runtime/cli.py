@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from tandem.runtime.api_key import VARIABLES, api_key
 
 if TYPE_CHECKING:
     from tandem.runtime.loading import LoadOptions
+    from tandem.runtime.relaxed import Relaxation
     from tandem.runtime.terminal import Wishes
 
 SHARE = click.FloatRange(0, 1)
@@ -72,6 +74,18 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option(
+    "--relax-tau",
+    type=click.FloatRange(0),
+    metavar="T",
+    help="For measurements: greedy texts take drafted tokens with logits within T of the largest. CHANGES TEXTS.",
+)
+@click.option(
+    "--relax-rank",
+    type=click.IntRange(2),
+    metavar="R",
+    help="... and among the R largest. Either flag alone asks for nothing else. CHANGES TEXTS.",
+)
 @click.option("--threads", type=POSITIVE, help="On a CPU: threads of a pass.  [default: one a core]")
 @click.option(
     "--gpu-memory-utilization",
@@ -191,7 +205,21 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
 
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
     named = {name: flags[name] for name in (*names, "served_model_name")}
-    return LoadOptions(max_num_seqs=max_num_seqs, **named)
+    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
+
+
+def _relaxation(flags: dict[str, Any]) -> Relaxation | None:
+    """None unless a flag asks for it."""
+    from tandem.runtime.relaxed import Relaxation
+
+    tau, rank = flags["relax_tau"], flags["relax_rank"]
+    if tau is None and rank is None:
+        return None
+    if flags["drafter"] == "none":
+        raise click.UsageError("--relax-tau and --relax-rank are about drafted tokens and --drafter none drafts none")
+    if tau is not None and not math.isfinite(tau):
+        raise click.UsageError(f"--relax-tau is {tau}; it must be finite")
+    return Relaxation(tau, rank)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes:

@@ -18,6 +18,7 @@ from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class LoadOptions:
     trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
     gpu_memory_utilization: float | None = None
+    relaxation: Relaxation | None = None
 
 
 def load(path: Path, options: LoadOptions | None = None) -> Service:
@@ -95,6 +97,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
         grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
+        relaxation=options.relaxation,
     )
 
 
@@ -105,12 +108,19 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     from tandem.runtime.engine import Engine
 
     exact, prices = examine(bundle, executor)
+    if options.relaxation is not None:
+        log.warning(
+            "ACCEPT RULES ARE RELAXED (%s): drafted tokens that are not the model's own are accepted, so texts are no "
+            "longer the model's; for measurements only",
+            options.relaxation,
+        )
     return Engine(
         executor,
         drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
         prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,
+        relaxation=options.relaxation,
     )
 
 

@@ -19,6 +19,7 @@ from tandem.runtime.guide import GuideMaker
 from tandem.runtime.live import Occupancy
 from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextRules, TextStream
 
@@ -55,6 +56,7 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
+    With a `relaxation` texts are not the model's.
     """
 
     model: str
@@ -67,11 +69,13 @@ class Service:
     worker: Worker
     grammars: Grammars
     pace: float = PACE_SECONDS
+    relaxation: Relaxation | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Names the compiled bits: equal fingerprints give equal texts."""
-        return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        """Names the compiled bits: equal fingerprints give equal texts, unless they say that these are relaxed."""
+        name = f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        return name if self.relaxation is None else f"{name}-{self.relaxation}"
 
     def encode(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> tuple[int, ...]:
         """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat.

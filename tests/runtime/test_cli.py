@@ -24,6 +24,7 @@ from tandem.runtime import loading, terminal
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.cli import _settle, run
 from tandem.runtime.loading import LoadOptions
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import LaneStats, Sampling
 from tandem.runtime.service import Service
 from tests.service import CONTEXT_LENGTH, IM_END, IM_START, ScriptedWorker, scripted_service
@@ -108,6 +109,13 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
     assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits)]
 
 
+def test_accept_rules_are_exact_unless_a_flag_relaxes_them(loaded: Loader) -> None:
+    assert command("bundle", "--prompt", "hi") == 0
+    assert command("bundle", "--prompt", "hi", "--relax-tau", "0.5") == 0
+    assert command("bundle", "--prompt", "hi", "--relax-tau", "0", "--relax-rank", "4") == 0
+    assert [made.relaxation for made in loaded.options] == [None, Relaxation(0.5), Relaxation(0.0, 4)]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -124,6 +132,10 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
         (("b", "--api-key", " ", "--port", "0"), "API key"),
         (("b", "--api-key", "\udcff"), "UTF-8"),
         (("b", "--served-model-name", "a\udcff"), "UTF-8"),
+        (("b", "--relax-tau", "-1"), "relax-tau"),
+        (("b", "--prompt", "x", "--relax-tau", "inf"), "--relax-tau is inf"),
+        (("b", "--relax-rank", "1"), "relax-rank"),
+        (("b", "--prompt", "x", "--relax-rank", "2", "--drafter", "none"), "--drafter none drafts none"),
     ],
 )
 def test_usage_errors(words: Sequence[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

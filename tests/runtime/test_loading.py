@@ -17,6 +17,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
+from tandem.runtime.relaxed import Relaxation
 from tests.bundles import state_home
 from tests.fakes import ScriptedExecutor, geometry
 from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
@@ -68,6 +69,16 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
         assert event.ids == tuple(b"3456")
     finally:
         service.worker.stop()
+
+
+def test_relaxed_rules_are_loud(bundle: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+    for rule in (None, Relaxation(0.5)):
+        caplog.clear()
+        service = load(Path("x"), LoadOptions(relaxation=rule))
+        service.worker.stop()
+        warned = [record.getMessage() for record in caplog.records if "RELAXED" in record.getMessage()]
+        assert len(warned) == (rule is not None) and service.fingerprint.endswith("-relaxed-tau0.5") == bool(warned)
+        assert all("(relaxed-tau0.5)" in text and "no longer the model's" in text for text in warned)
 
 
 def test_options_bound_the_service(bundle: list[dict[str, Any]]) -> None:
