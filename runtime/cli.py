@@ -89,7 +89,7 @@ EXAMPLES = examples(
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or for the one in a file."
 )
-@click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4, or fewer]")
+@click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4 on a CPU, 8 on a GPU]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")

@@ -6,7 +6,7 @@ Knows nothing of terminals or HTTP; `emit` decides how an event crosses to the r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from tandem.errors import TandemError
@@ -21,11 +21,15 @@ the reader's thread takes a core from the team and the interpreter from the engi
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since."""
+    """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since.
+
+    The first event of an answer has those of the `prompt`, from its second token on.
+    """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,18 @@ class End:
     stats: LaneStats
     error: TandemError | None
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: tuple[TokenLogprob, ...] = ()
 
 
 Event = Delta | End
+
+
+def joined(deltas: Sequence[Delta], end: End) -> End:
+    """A whole answer as one event."""
+    events: list[Event] = [*deltas, end]
+    text = "".join(event.text for event in events)
+    logprobs = tuple(logprob for event in events for logprob in event.logprobs)
+    return replace(end, text=text, logprobs=logprobs, prompt=events[0].prompt)
 
 
 class Delivery:
@@ -56,11 +69,15 @@ class Delivery:
         self._ids: list[int] = []
         self._pending: list[int] = []
         self._logprobs: list[TokenLogprob] = []  # of the ids that are not given out yet
+        self._prompt: list[TokenLogprob] = []  # the same
         self._given = 0
         self._due = 0.0
 
     def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
         self._logprobs += logprobs
+
+    def prompt_measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        self._prompt += logprobs
 
     def tokens(self, ids: list[int]) -> bool:
         self._pending += ids
@@ -68,20 +85,25 @@ class Delivery:
             return False
         delta, stopped = self._read()
         if delta:
-            self._emit(Delta(delta, self._text.num_tokens, self._taken()))
+            self._emit(Delta(delta, self._text.num_tokens, self._taken(), self._prompt_taken()))
             if self._pace:
                 self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
         delta, _ = self._read()
-        self._emit(End(delta + self._text.flush(), tuple(self._ids), reason, stats, error, self._taken()))
+        text, ids = delta + self._text.flush(), tuple(self._ids)
+        self._emit(End(text, ids, reason, stats, error, self._taken(), self._prompt_taken()))
 
     def _taken(self) -> tuple[TokenLogprob, ...]:
         """Logprobs of the ids that were read and not given out, each once."""
         count = len(self._ids) - self._given
         taken, self._logprobs = tuple(self._logprobs[:count]), self._logprobs[count:]
         self._given = len(self._ids)
+        return taken
+
+    def _prompt_taken(self) -> tuple[TokenLogprob, ...]:
+        taken, self._prompt = tuple(self._prompt), []
         return taken
 
     def _read(self) -> tuple[str, bool]:

@@ -27,7 +27,7 @@ class Worker(Protocol):
 
     healthy: bool
 
-    def submit(self, request: Request, sink: Sink) -> Ticket: ...
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
 
@@ -125,5 +125,14 @@ class Service:
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
+        return self.submit_all([(request, emit)], stops)[0]
+
+    def submit_all(
+        self, asked: Sequence[tuple[Request, Callable[[Event], None]]], stops: Sequence[str] = ()
+    ) -> list[Ticket]:
+        """Start several answers, or none where there is no room for all; each request with its own `emit`."""
+        return self.worker.submit_all([(request, self._delivery(request, stops, emit)) for request, emit in asked])
+
+    def _delivery(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Delivery:
         text = TextStream(self.tokenizer, stops, request.stop_ids, request.penalties.min_tokens)
-        return self.worker.submit(request, Delivery(text, emit, self.pace))
+        return Delivery(text, emit, self.pace)

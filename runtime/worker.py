@@ -6,7 +6,7 @@ Knows nothing of what a request holds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Condition, Thread
 
 from tandem.errors import CapacityError
@@ -65,15 +65,19 @@ class Worker:
         self._thread.start()
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
-        """As `Engine.submit`; also CapacityError (503) when draining, stopped or unhealthy."""
+        """`submit_all` of one."""
+        return self.submit_all([(request, sink)])[0]
+
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        """As `Engine.submit_all`; also CapacityError (503) when draining, stopped or unhealthy."""
         with self._changed:
             if not self._accepting:
                 state = "shutting down" if self.healthy else "out of service after a failed pass"
                 raise CapacityError(f"the engine is {state}; send the request elsewhere", status=503)
-            ticket = self._engine.submit(request, sink)
+            tickets = self._engine.submit_all(asked)
             self._idle = False
             self._changed.notify_all()
-        return ticket
+        return tickets
 
     def cancel(self, ticket: Ticket) -> None:
         """As `Engine.cancel`."""

@@ -87,6 +87,9 @@ class ScriptedWorker:
         threading.Thread(target=self._play, args=(ticket,), daemon=True).start()
         return ticket
 
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        return [self.submit(request, sink) for request, sink in asked]
+
     def cancel(self, ticket: Ticket) -> None:
         with self.changed:
             self.num_cancels += 1
@@ -133,7 +136,7 @@ class ScriptedWorker:
             stats.rounds += 1
             if request.logprobs is not None:
                 top = tuple((65 + i, -1.5 - i) for i in range(request.logprobs))
-                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top) for token in block])
+                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top, 1) for token in block])
             if ticket.sink.tokens(list(block)) or stop is not None:
                 return FinishReason.STOP
             if stats.completion_tokens == request.max_tokens:

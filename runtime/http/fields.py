@@ -15,7 +15,6 @@ import msgspec
 from tandem.errors import RequestError
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "prompt_logprobs": (False,),
     "echo": (False,),

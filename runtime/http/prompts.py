@@ -6,12 +6,16 @@ Knows the endpoints' defaults; runs beside the event loop, for long prompts take
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
+from tandem.runtime.http.order import Order, candidates
+from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
+from tandem.runtime.http.writers import ChatWriter, CompletionWriter, WriterMaker
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
 
@@ -22,11 +26,11 @@ TEMPLATE_OWN = {"messages", "add_generation_prompt"}
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a body asks for: a request and the stop strings that end its text."""
+class Prompt:
+    """Token ids, and the field that they came in."""
 
-    request: Request
-    stops: list[str]
+    ids: tuple[int, ...]
+    param: str
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -42,14 +46,17 @@ def check_model(service: Service, name: str | None) -> None:
 
 def completion_order(service: Service, body: CompletionBody) -> Order:
     check_model(service, body.model)
-    return _order(service, body, _prompt_ids(service, body.prompt), body.token_limit or COMPLETION_TOKENS, "prompt")
+    requests = _requests(service, body, _prompts(service, body.prompt), body.token_limit or COMPLETION_TOKENS)
+    writer = partial(CompletionWriter, told=_alternatives(body) is not None)
+    return _order(body, requests, COMPLETION, writer)
 
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
     text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-    prompt = service.encode(text, add_special_tokens=False, param="messages")
-    return _order(service, body, prompt, body.token_limit, "messages")
+    prompt = Prompt(service.encode(text, add_special_tokens=False, param="messages"), "messages")
+    requests = _requests(service, body, [prompt], body.token_limit)
+    return _order(body, requests, CHAT, partial(ChatWriter, told=_alternatives(body) is not None))
 
 
 def chat_text(
@@ -63,7 +70,30 @@ def chat_text(
     return service.chat.render(turns, add_generation_prompt=opened is not False, variables=variables)
 
 
-def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> Order:
+def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
+    """All choices of `requests`, one a prompt."""
+    given = body.n or 1
+    made = _best_of(body, given)
+    if made > given:  # to tell the best, each token's logprob is needed
+        requests = [replace(request, logprobs=request.logprobs or 0) for request in requests]
+    every = [candidate for request in requests for candidate in candidates(request, made)]
+    return Order(every, body.stops, given, made, form, writer)
+
+
+def _best_of(body: Body, n: int) -> int:
+    """How many answers to make of each prompt."""
+    best_of = body.best_of if isinstance(body, CompletionBody) and body.best_of else n
+    if best_of < n:
+        raise RequestError(f"best_of is {best_of}; it must be at least n, which is {n}", param="best_of")
+    if best_of > n and body.stream:
+        raise RequestError(
+            f"best_of {best_of} of n {n}: the best are known in the end, so not with stream", param="best_of"
+        )
+    return best_of
+
+
+def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_tokens: int | None) -> list[Request]:
+    """What the engine is asked about each prompt."""
     sampling = Sampling(
         temperature=body.temperature or 0.0,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -71,17 +101,20 @@ def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: in
         min_p=body.min_p or 0.0,
         seed=body.seed,
     )
-    request = service.request(
-        prompt,
-        max_tokens=max_tokens,
-        sampling=sampling,
-        penalties=_penalties(body),
-        logprobs=_alternatives(body),
-        stop_ids=body.stop_token_ids or (),
-        ignore_eos=bool(body.ignore_eos),
-        param=param,
-    )
-    return Order(request, body.stops)
+    penalties, alternatives = _penalties(body), _alternatives(body)
+    return [
+        service.request(
+            prompt.ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            penalties=penalties,
+            logprobs=alternatives,
+            stop_ids=body.stop_token_ids or (),
+            ignore_eos=bool(body.ignore_eos),
+            param=prompt.param,
+        )
+        for prompt in prompts
+    ]
 
 
 def _alternatives(body: Body) -> int | None:
@@ -121,16 +154,21 @@ def _penalties(body: Body) -> Penalties:
     )
 
 
-def _prompt_ids(service: Service, prompt: str | list[str | int | list[int]]) -> tuple[int, ...]:
-    match prompt:
-        case str(text) | [str(text)]:
-            return service.encode(text, add_special_tokens=True)
-        case [[*ids]] if not isinstance(prompt[0], str):
-            return tuple(ids)
-        case [*ids] if all(isinstance(i, int) for i in ids):
-            return tuple(i for i in ids if isinstance(i, int))
-        case _:
-            raise RequestError("one prompt a request: give a text, or a list of one text or of ids", param="prompt")
+def _prompts(service: Service, given: str | list[str | int | list[int]]) -> list[Prompt]:
+    """One prompt for a text or a list of ids, one each for several of them."""
+    if isinstance(given, str) or (given and all(isinstance(part, int) for part in given)):
+        return [_prompt(service, given, "prompt")]
+    if not given or len({type(part) for part in given}) > 1:
+        raise RequestError("give a text, a list of texts, token ids, or a list of lists of ids", param="prompt")
+    params = [f"prompt[{place}]" if len(given) > 1 else "prompt" for place in range(len(given))]
+    return [_prompt(service, part, param) for part, param in zip(given, params, strict=True)]
+
+
+def _prompt(service: Service, given: object, param: str) -> Prompt:
+    """`given` is a text or a list of ids."""
+    if isinstance(given, str):
+        return Prompt(service.encode(given, add_special_tokens=True, param=param), param)
+    return Prompt(tuple(cast(list[int], given)), param)
 
 
 def _message(index: int, message: Message) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Bodies of answers: completions and chat completions, whole and in chunks, and the list of models.
 
-Knows only shapes; where text and counts come from is another file's matter.
+Knows only shapes; what a choice says is `writers`' matter.
 """
 
 from __future__ import annotations
@@ -8,16 +8,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs, Wording
-from tandem.runtime.logprobs import TokenLogprob
+from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs
 from tandem.runtime.service import Service
-
-Tokens = Sequence[TokenLogprob] | None
-"""Logprobs of what a reply brings; None where they are not asked for."""
 
 
 class Usage(Struct):
@@ -28,8 +24,8 @@ class Usage(Struct):
 
 class TextChoice(Struct):
     text: str
+    index: int
     finish_reason: str | None = None
-    index: int = 0
     logprobs: TextLogprobs | None = None
 
 
@@ -41,8 +37,8 @@ class ChatMessage(Struct):
 
 class ChatChoice(Struct):
     message: ChatMessage
+    index: int
     finish_reason: str
-    index: int = 0
     logprobs: ChatLogprobs | None = None
 
 
@@ -53,8 +49,8 @@ class ChatDelta(Struct, omit_defaults=True):
 
 class ChatChunkChoice(Struct):
     delta: ChatDelta
+    index: int
     finish_reason: str | None = None
-    index: int = 0
     logprobs: ChatLogprobs | None = None
 
 
@@ -69,76 +65,38 @@ class Reply(Struct):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Choice]
+    choices: Sequence[Choice]
     usage: Usage | UnsetType | None = UNSET
 
 
-class Shape(Protocol):
-    """How an endpoint words its answers."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an endpoint calls its replies."""
 
     prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice: ...
-
-    def opening(self) -> Choice | None:
-        """The choice of a first chunk that says who speaks."""
-        ...
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice: ...
+    whole: str
+    chunk: str
 
 
-class CompletionShape:
-    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, wording: Wording) -> None:
-        self._wording = wording
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
-        return self.piece(text, finish_reason, tokens)
-
-    def opening(self) -> Choice | None:
-        return None
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
-        return TextChoice(text, finish_reason, logprobs=None if tokens is None else self._wording.text(tokens))
-
-
-class ChatShape:
-    prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def __init__(self, wording: Wording) -> None:
-        self._wording = wording
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
-        return ChatChoice(ChatMessage(text), finish_reason, logprobs=self._worded(tokens))
-
-    def opening(self) -> Choice | None:
-        return ChatChunkChoice(ChatDelta("assistant", ""))
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
-        return ChatChunkChoice(ChatDelta(content=text or None), finish_reason, logprobs=self._worded(tokens))
-
-    def _worded(self, tokens: Tokens) -> ChatLogprobs | None:
-        return None if tokens is None else self._wording.chat(tokens)
+COMPLETION = Form("cmpl", "text_completion", "text_completion")
+CHAT = Form("chatcmpl", "chat.completion", "chat.completion.chunk")
 
 
 class Letterhead:
     """What all replies to one request share: id, time, model and fingerprint."""
 
-    def __init__(self, service: Service, shape: Shape) -> None:
-        self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
+    def __init__(self, service: Service, form: Form) -> None:
+        self._id = f"{form.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._service, self._shape = service, shape
+        self._service, self._form = service, form
 
-    def whole(self, text: str, finish_reason: str, tokens: Tokens, usage: Usage) -> Reply:
-        return self._reply(self._shape.whole_object, [self._shape.whole(text, finish_reason, tokens)], usage)
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> Reply:
+        return self._reply(self._form.whole, choices, usage)
 
     def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply:
-        return self._reply(self._shape.chunk_object, [] if choice is None else [choice], usage)
+        return self._reply(self._form.chunk, [] if choice is None else [choice], usage)
 
-    def _reply(self, name: str, choices: list[Choice], usage: Usage | UnsetType | None) -> Reply:
+    def _reply(self, name: str, choices: Sequence[Choice], usage: Usage | UnsetType | None) -> Reply:
         model, fingerprint = self._service.model, self._service.fingerprint
         return Reply(self._id, name, self._created, model, fingerprint, choices, usage)
 

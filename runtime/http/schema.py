@@ -17,6 +17,7 @@ from tandem.runtime.http.fields import check_fields
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=4096)]
+Choices = Annotated[int, Meta(ge=1, le=16)]
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -31,6 +32,7 @@ class Body(Struct, kw_only=True):
     """Fields that both endpoints honour. null stands for the default everywhere."""
 
     model: str | None = None
+    n: Choices | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -62,9 +64,10 @@ class Body(Struct, kw_only=True):
 
 
 class CompletionBody(Body, kw_only=True):
-    """`prompt` is a text, a list of one text, token ids, or a list of one list of them."""
+    """`prompt` is a text, a list of texts, token ids, or a list of lists of them."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
+    best_of: Choices | None = None
 
 
 class Part(Struct, kw_only=True):

@@ -82,7 +82,7 @@ def test_the_openai_sdk_raises_what_went_wrong() -> None:
     worker = ScriptedWorker([list(b"one")], error=TandemError("a pass failed"))
     with sdk(worker) as client:
         with pytest.raises(openai.BadRequestError) as bad:
-            client.chat.completions.create(model="tiny", messages=HI, n=2)
+            client.chat.completions.create(model="tiny", messages=HI, n=17)
         assert bad.value.param == "n"
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="other", messages=HI)

@@ -34,7 +34,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 def test_every_field_stands_once() -> None:
     names = [name for name, *_ in rows()]
     honoured = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__}
-    assert sorted(names) == sorted([*honoured, *NEUTRAL, *WITHOUT_EFFECT])
+    assert sorted(names) == sorted(honoured | {*NEUTRAL, *WITHOUT_EFFECT})
 
 
 def test_treatments() -> None:

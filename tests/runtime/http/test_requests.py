@@ -51,10 +51,13 @@ def refused(client: TestClient, path: str = COMPLETIONS, status: int = 400, **bo
 def test_every_form_of_a_prompt(client: TestClient, worker: ScriptedWorker) -> None:
     for prompt in ("hi", ["hi"], list(b"hi"), [list(b"hi")]):
         assert asked(client, worker, prompt=prompt).prompt == tuple(b"hi")
+    for prompts in (["a", "hi"], [list(b"a"), list(b"hi")]):
+        asked(client, worker, prompt=prompts)
+        assert [request.prompt for request in worker.requests[-2:]] == [tuple(b"a"), tuple(b"hi")]
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [], [[]], "", ["a", 1], [1, [2]]])
-def test_more_or_less_than_one_prompt(client: TestClient, prompt: Any) -> None:
+@pytest.mark.parametrize("prompt", [[], [[]], "", ["a", 1], [1, [2]], ["a", [1]]])
+def test_no_prompt_and_several_kinds_of_it(client: TestClient, prompt: Any) -> None:
     assert refused(client, prompt=prompt)["param"] == "prompt"
 
 
@@ -176,6 +179,17 @@ def test_a_prompt_longer_than_the_context(client: TestClient) -> None:
         (COMPLETIONS, {"stop": ["a"] * 17}, "stop"),
         (COMPLETIONS, {"stop": ["a", "b" * 4097]}, "stop[1]"),
         (COMPLETIONS, {"prompt": None}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", "", "b"]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [[1], [2] * CONTEXT_LENGTH]}, "prompt[1]"),
+        (COMPLETIONS, {"n": 0}, "n"),
+        (COMPLETIONS, {"n": 17}, "n"),
+        (CHAT, {"n": 17}, "n"),
+        (CHAT, {"n": True}, "n"),
+        (COMPLETIONS, {"best_of": True}, "best_of"),
+        (COMPLETIONS, {"best_of": 17}, "best_of"),
+        (COMPLETIONS, {"n": 3, "best_of": 2}, "best_of"),
+        (COMPLETIONS, {"n": 2, "best_of": 3, "stream": True}, "best_of"),
+        (CHAT, {"best_of": 2}, "best_of"),
         (COMPLETIONS, {"prompt": [[1, "2"]]}, "prompt[0][1]"),
         (COMPLETIONS, {"stream": 1}, "stream"),
         (COMPLETIONS, {"stream_options": {"include_usage": True}}, "stream_options"),
@@ -219,7 +233,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_unless_it_asks_for_nothing(c
 
 @pytest.mark.parametrize(
     "body",
-    [{"n": 2}, {"prompt_logprobs": 0}, {"best_of": True}, {"length_penalty": 0.5}, {"echo": True}],
+    [{"prompt_logprobs": 0}, {"length_penalty": 0.5}, {"echo": True}],
 )
 def test_values_close_to_neutral_ones(client: TestClient, body: dict[str, Any]) -> None:
     assert refused(client, **body)["param"] == next(iter(body))
