@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,9 @@ from tandem.errors import RequestError
 if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+_TOOLS = re.compile(r"\btools\b")
 
 
 class ChatTemplate:
@@ -28,17 +32,28 @@ class ChatTemplate:
         self._tokens = {name: text or "" for name, text in (tokens or {}).items()}
         self._compiled: Template | None = None
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return _TOOLS.search(self.source or "") is not None
+
+    @property
+    def knows_one_call(self) -> bool:
+        """Whether it refuses a message with several calls, as Llama 3's do."""
+        return "single tool-calls" in (self.source or "")
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text; encode it with `add_special_tokens=False`, for it holds its own markers.
 
-        `messages` hold role, content and whatever else the template reads; `variables` come from clients and may
-        have any name. Raises RequestError, status 400.
+        `messages` hold role, content and whatever else the template reads; `tools` are in OpenAI's form; `variables`
+        come from clients and may have any name. Raises RequestError, status 400.
         """
         if self.source is None:
             raise RequestError(
@@ -48,8 +63,10 @@ class ChatTemplate:
             )
         from jinja2 import TemplateError
 
-        given = {"tools": None, "documents": None} | self._tokens | dict(variables or {})
-        given |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
+        given = {"documents": None} | self._tokens | dict(variables or {})
+        # Templates ask whether tools are none, or whether they are there: an empty list would be both.
+        given |= {"messages": self._known_roles(messages), "tools": [*tools] or None}
+        given |= {"add_generation_prompt": add_generation_prompt}
         try:
             self._compiled = self._compiled or _environment().from_string(self.source)
             return self._compiled.render(given)

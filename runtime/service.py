@@ -15,6 +15,7 @@ from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
+from tandem.runtime.reading.formats import Format, Reading
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
 
@@ -43,6 +44,7 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
+    `call_format` is how the model writes tool calls, `thinks` whether its answers may begin with a block of thoughts.
     """
 
     model: str
@@ -54,6 +56,8 @@ class Service:
     chat: ChatTemplate
     worker: Worker
     pace: float = PACE_SECONDS
+    call_format: Format = Format.HERMES
+    thinks: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -128,11 +132,25 @@ class Service:
         return self.submit_all([(request, emit)], stops)[0]
 
     def submit_all(
-        self, asked: Sequence[tuple[Request, Callable[[Event], None]]], stops: Sequence[str] = ()
+        self,
+        asked: Sequence[tuple[Request, Callable[[Event], None]]],
+        stops: Sequence[str] = (),
+        reading: Reading | None = None,
     ) -> list[Ticket]:
-        """Start several answers, or none where there is no room for all; each request with its own `emit`."""
-        return self.worker.submit_all([(request, self._delivery(request, stops, emit)) for request, emit in asked])
+        """Start several answers, or none where there is no room for all; each request with its own `emit`.
 
-    def _delivery(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Delivery:
-        text = TextStream(self.tokenizer, stops, request.stop_ids, request.penalties.min_tokens)
-        return Delivery(text, emit, self.pace)
+        `reading` is how their texts will be read: they hold its markers, and end where it wants no more.
+        """
+        return self.worker.submit_all(
+            [(request, Delivery(self._text(request, stops, reading), emit, self.pace)) for request, emit in asked]
+        )
+
+    def _text(self, request: Request, stops: Sequence[str], reading: Reading | None) -> TextStream:
+        min_tokens, shown = request.penalties.min_tokens, reading.markers if reading else ()
+        until = reading.until() if reading else None
+        return TextStream(self.tokenizer, stops, request.stop_ids, min_tokens, shown=shown, until=until)
+
+    def special(self, texts: Sequence[str]) -> frozenset[str]:
+        """Those of `texts` that are special tokens of the vocabulary."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if token.special and token.content in texts)

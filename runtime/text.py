@@ -6,7 +6,8 @@ Knows nothing of engines or HTTP. What is given out depends on the ids alone, ne
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,16 +27,25 @@ class TextStream:
     """The text of one answer. `stops` end it before their first character, `stop_ids` before their token.
 
     A stop that is complete within the first `min_tokens` ids ends nothing. `num_tokens` counts the ids consumed, up to
-    the one that completed a stop.
+    the one that completed a stop. Special tokens are left out but for those in `shown`, by their texts. `until` is told
+    what is given out, token by token; the answer ends with the token after which it says so.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Set[int] = frozenset(), min_tokens: int = 0
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        stop_ids: Set[int] = frozenset(),
+        min_tokens: int = 0,
+        *,
+        shown: Collection[str] = (),
+        until: Callable[[str], bool] | None = None,
     ) -> None:
         self.num_tokens = 0
         self._min_tokens = min_tokens
         self.stopped = False
-        self._decoder = _decoder(tokenizer)
+        self._until = until
+        self._decoder = _decoder(tokenizer, shown)
         self._stops = [_StopString(stop) for stop in stops]
         self._stop_ids = stop_ids
         self._held = ""
@@ -43,7 +53,7 @@ class TextStream:
     @property
     def has_stops(self) -> bool:
         """Whether the text, and not an id alone, may end the answer."""
-        return bool(self._stops)
+        return bool(self._stops) or self._until is not None
 
     def push(self, ids: Sequence[int]) -> tuple[str, bool]:
         """Text that `ids` make certain, and whether the answer has ended; ids after the end are not consumed."""
@@ -56,6 +66,8 @@ class TextStream:
                 self.stopped = True
             elif text := self._decoder.add(token_id):
                 pieces.append(self._release(text))
+                if self._until is not None and self._until(pieces[-1]) and self.num_tokens > self._min_tokens:
+                    self.stopped, self._held = True, ""
         return "".join(pieces), self.stopped
 
     def flush(self) -> str:
@@ -105,10 +117,11 @@ class _StopString:
         return self.matched == self.length
 
 
-def _decoder(tokenizer: Tokenizer) -> Decoder:
+def _decoder(tokenizer: Tokenizer, shown: Collection[str] = ()) -> Decoder:
     from tokenizers import decoders
 
-    return ByteDecoder(tokenizer) if isinstance(tokenizer.decoder, decoders.ByteLevel) else WindowDecoder(tokenizer)
+    kind = ByteDecoder if isinstance(tokenizer.decoder, decoders.ByteLevel) else WindowDecoder
+    return kind(tokenizer, shown)
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -127,9 +140,9 @@ _BYTE_OF = byte_alphabet()
 class ByteDecoder:
     """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
         self._token_of = tokenizer.id_to_token
-        self._skip = _special_ids(tokenizer)
+        self._skip = _special_ids(tokenizer, shown)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token_id: int) -> str:
@@ -167,9 +180,9 @@ class WindowDecoder:
     The window gives the context that decoders need at a word's start, and stays a few tokens long.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._decode = tokenizer.decode
-        self._skip = _special_ids(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+        self._decode = partial(tokenizer.decode, skip_special_tokens=False)
+        self._skip = _special_ids(tokenizer, shown)
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -189,5 +202,6 @@ class WindowDecoder:
         return text[len(before) :]
 
 
-def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    return frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+def _special_ids(tokenizer: Tokenizer, shown: Collection[str] = ()) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(i for i, token in added.items() if token.special and token.content not in shown)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tandem.runtime.delivery import End
 from tandem.runtime.http.replies import Form, Usage
 from tandem.runtime.http.writers import WriterMaker
+from tandem.runtime.reading.formats import Reading
 from tandem.runtime.request import Request
 from tandem.runtime.seeds import choice_seed
 
@@ -19,7 +20,7 @@ from tandem.runtime.seeds import choice_seed
 class Order:
     """`requests` stand prompt by prompt, `num_candidates` of each, of which the `num_given` best are answered with.
 
-    `stops` end each text.
+    `stops` end each text; `reading` is how it is read.
     """
 
     requests: Sequence[Request]
@@ -28,6 +29,7 @@ class Order:
     num_candidates: int
     form: Form
     writer: WriterMaker
+    reading: Reading | None = None
 
     @property
     def num_choices(self) -> int:

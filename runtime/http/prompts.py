@@ -11,18 +11,20 @@ from functools import partial
 from typing import Any, cast
 
 from tandem.errors import RequestError
-from tandem.runtime.chat import plain_content
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
-from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
+from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
+from tandem.runtime.http.tools import Offer, offer_of
+from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
 from tandem.runtime.http.writers import ChatWriter, CompletionWriter, WriterMaker
+from tandem.runtime.reading.formats import Reading, is_open
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
 
 COMPLETION_TOKENS = 16
 """OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
 
-TEMPLATE_OWN = {"messages", "add_generation_prompt"}
+TEMPLATE_OWN = {"messages", "tools", "add_generation_prompt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +55,43 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
-    text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    offer = offer_of(body)
+    tools = offer.tools if offer else ()
+    text = chat_text(service, body.messages, tools, body.add_generation_prompt, body.chat_template_kwargs)
     prompt = Prompt(service.encode(text, add_special_tokens=False, param="messages"), "messages")
     requests = _requests(service, body, [prompt], body.token_limit)
-    return _order(body, requests, CHAT, partial(ChatWriter, told=_alternatives(body) is not None))
+    reading = _reading(service, offer, text)
+    stop_ids = requests[0].stop_ids
+    writer = partial(ChatWriter, told=_alternatives(body) is not None, reading=reading, stop_ids=stop_ids)
+    return replace(_order(body, requests, CHAT, writer), reading=reading)
 
 
 def chat_text(
-    service: Service, messages: Sequence[Message], opened: bool | None, variables: Mapping[str, Any] | None
+    service: Service,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    opened: bool | None,
+    variables: Mapping[str, Any] | None,
 ) -> str:
     """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False."""
     variables = variables or {}
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
-    turns = [_message(i, message) for i, message in enumerate(messages)]
-    return service.chat.render(turns, add_generation_prompt=opened is not False, variables=variables)
+    turns, functions = turns_of(messages), offered(tools)
+    if not service.chat.knows_tools:
+        turns, functions = retold(turns, functions, service.call_format), []
+    elif service.chat.knows_one_call:
+        turns = one_call_each(turns)
+    return service.chat.render(turns, tools=functions, add_generation_prompt=opened is not False, variables=variables)
+
+
+def _reading(service: Service, offer: Offer | None, prompt: str) -> Reading | None:
+    """How an answer to `prompt` is read; None where its text is all content."""
+    if offer is None and not service.thinks:
+        return None
+    tools, thoughts = offer.schemas if offer else None, is_open(prompt) if service.thinks else None
+    reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
+    return replace(reading, special=service.special(reading.markers))
 
 
 def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
@@ -169,13 +193,3 @@ def _prompt(service: Service, given: object, param: str) -> Prompt:
     if isinstance(given, str):
         return Prompt(service.encode(given, add_special_tokens=True, param=param), param)
     return Prompt(tuple(cast(list[int], given)), param)
-
-
-def _message(index: int, message: Message) -> dict[str, object]:
-    """A message as templates read it: plain text, absent fields left out."""
-    parts = message.content
-    if parts is None and message.tool_calls is None:
-        raise RequestError(f"message {index} has no content", param=f"messages[{index}].content")
-    content = plain_content(parts if parts is None or isinstance(parts, str) else [part.text for part in parts])
-    rest = {"name": message.name, "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id}
-    return {"role": message.role, "content": content} | {k: v for k, v in rest.items() if v is not None}

@@ -6,7 +6,7 @@ Knows nothing of HTTP or engines.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -83,6 +83,18 @@ class Reading:
         thoughts = None if self.thoughts is None else Thoughts(is_open=self.thoughts)
         unseen = tuple(marker for marker in self.markers if marker in self.special)
         return Reader(thoughts, self._calls(), only_first=not self.parallel, unseen=unseen)
+
+    def until(self) -> Callable[[str], bool] | None:
+        """What a text's pieces are told to, in turn, to learn whether no more of it is wanted; None: all of it is."""
+        if self.parallel or self.tools is None:
+            return None
+        reader = self.reader()
+
+        def is_enough(text: str) -> bool:
+            reader.push(text)
+            return reader.finished
+
+        return is_enough
 
     def _calls(self) -> CallReader | None:
         if self.tools is None:

@@ -18,9 +18,10 @@ OTHER = ("type", "id")
 
 
 class JsonCall:
-    """Reads from an object's brace on; `signs` grow until it is `done`. What is no call of `names` is content as it stood.
+    """Reads from an object's brace on; `signs` grow until it is `done`.
 
-    What breaks off once the call is open is closed to valid JSON, and the rest is content.
+    What is no call of `names` is content as it stood. What breaks off once the call is open is closed to valid JSON,
+    and the rest is content.
     """
 
     def __init__(self, names: Collection[str], opening: str = "") -> None:

@@ -60,7 +60,9 @@ class Reader:
     def end(self, *, cut: bool = False) -> list[Part]:
         """What is left. A call that is still open is closed to valid JSON, unless the text was `cut` short."""
         thought, rest = self._thoughts.end() if self._thoughts else ("", "")
-        signs = [*self._calls.push(rest), *self._calls.end(cut=cut)] if self._calls else [Content(rest)]
+        signs: list[Sign] = [Content(rest)]
+        if self._calls:
+            signs = [*self._calls.push(rest), *self._calls.end(cut=cut)]
         parts = self._parts(thought, signs)
         if self._unseen and not self.finished:
             self._content(self._unseen.flush(), parts)
@@ -107,10 +109,11 @@ class Reader:
 def _joined(parts: list[Part]) -> list[Part]:
     """`parts` with neighbours of a kind made one."""
     joined: list[Part] = []
-    for (kind, _), group in groupby(parts, key=lambda part: (type(part), getattr(part, "index", 0))):
+    for _, group in groupby(parts, key=lambda part: (type(part), getattr(part, "index", 0))):
         first, *rest = group
         if isinstance(first, CallOpened):
             joined.append(first)
         else:
-            joined.append(replace(first, text="".join([first.text, *(part.text for part in rest)])))
+            texts = [first.text, *(part.text for part in rest if not isinstance(part, CallOpened))]
+            joined.append(replace(first, text="".join(texts)))
     return joined

@@ -22,7 +22,8 @@ class TaggedCalls:
 
     def __init__(self, tools: Mapping[str, Schema], *, bare: bool = False) -> None:
         self._tools = tools
-        self._marks = Marks((CALL, FUNCTION) if bare else (CALL,))
+        self._openers = (CALL, FUNCTION) if bare else (CALL,)
+        self._marks = Marks(self._openers)
         self._fork = Fork(())
         self._body: Body | None = None
         self._signs: list[Sign] = []
@@ -50,11 +51,15 @@ class TaggedCalls:
     def _content(self, text: str, pos: int) -> tuple[str, int]:
         plain, marker, pos = self._marks.find(text, pos)
         self._say(plain)
+        if marker is not None:
+            self._open(marker)
+        return text, pos
+
+    def _open(self, marker: str) -> None:
         if marker == FUNCTION:
             self._body, self._step = XmlCall(self._tools), self._inside
-        elif marker is not None:
-            self._fork, self._step = Fork(("{", FUNCTION)), self._begin
-        return text, pos
+        else:
+            self._fork, self._step = Fork(("{", FUNCTION, CALL)), self._begin
 
     def _begin(self, text: str, pos: int) -> tuple[str, int]:
         marker, pos, decided = self._fork.read(text, pos)
@@ -69,6 +74,8 @@ class TaggedCalls:
         else:
             self._say(opening)
             self._step = self._content
+            if marker is not None:
+                self._open(marker)
         return text, pos
 
     def _inside(self, text: str, pos: int) -> tuple[str, int]:
@@ -85,15 +92,17 @@ class TaggedCalls:
         if body.done:
             is_call = bool(body.signs) and isinstance(body.signs[-1], Closed)
             self._step = self._behind if is_call else self._content
-            self._body, self._fork = None, Fork((END_CALL,))
+            self._body, self._fork = None, Fork((END_CALL, *self._openers))
         body.signs.clear()
 
     def _behind(self, text: str, pos: int) -> tuple[str, int]:
         marker, pos, decided = self._fork.read(text, pos)
         if decided:
             self._step = self._content
-            if marker is None:
+            if marker != END_CALL:
                 self._say(self._fork.taken)
+            if marker in self._openers:
+                self._open(marker)
         return text, pos
 
     def _say(self, text: str) -> None:

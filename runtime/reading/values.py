@@ -23,21 +23,26 @@ _MAX_DEPTH = 16
 
 def types_of(schema: Schema, key: str) -> frozenset[str]:
     """The JSON types that `schema`, one of an object, lets its property `key` have; all where it says nothing."""
-    found = _property(schema, schema, key, 0)
-    return ANY if found is None else found
+    return _types(schema, property_of(schema, key), 0)
 
 
-def _property(root: Schema, schema: Any, key: str, depth: int) -> frozenset[str] | None:
+def property_of(schema: Schema, key: str) -> Schema:
+    """What `schema`, one of an object, says of its property `key`; an empty schema where that is nothing."""
+    found = _find(schema, schema, key, 0)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _find(root: Schema, schema: Any, key: str, depth: int) -> Any:
     schema = _resolved(root, schema)
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return None
     properties, rest = schema.get("properties"), schema.get("additionalProperties")
     if isinstance(properties, Mapping) and key in properties:
-        return _types(root, properties[key], 0)
+        return _resolved(root, properties[key])
     for branch in _branches(schema):
-        if (found := _property(root, branch, key, depth + 1)) is not None:
+        if (found := _find(root, branch, key, depth + 1)) is not None:
             return found
-    return _types(root, rest, 0) if isinstance(rest, Mapping) else None
+    return _resolved(root, rest)
 
 
 def _types(root: Schema, schema: Any, depth: int) -> frozenset[str]:

@@ -111,9 +111,9 @@ def test_a_window_never_grows_with_the_text() -> None:
         def __init__(self) -> None:
             self.sizes: list[int] = []
 
-        def decode(self, ids: list[int]) -> str:
+        def decode(self, ids: list[int], **options: bool) -> str:
             self.sizes.append(len(ids))
-            return FALLBACK.decode(ids)
+            return FALLBACK.decode(ids, **options)
 
         def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
             return FALLBACK.get_added_tokens_decoder()

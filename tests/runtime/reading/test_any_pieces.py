@@ -28,10 +28,10 @@ TOOLS: dict[str, Any] = {
 }
 TOOLS["ping"] = TOOLS["find"]
 
-plain = st.text(st.characters(exclude_characters="<>{|", exclude_categories=["Cs"]), min_size=1)
+plain = st.text(st.characters(exclude_characters="<>{|", exclude_categories=["Cs"]), min_size=1, max_size=12)
 """Content that begins no call."""
 
-strings = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+strings = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["a\nb", '"', "\\", "</parameter>", "</function>", "<tool_call>", "</tool_call>", "é😀", "\x00\x1f", "null", "1"]
 )
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | strings
