@@ -101,7 +101,7 @@ class TaggedCalls:
             self._step = self._content
             if marker != END_CALL:
                 self._say(self._fork.taken)
-            if marker in self._openers:
+            if marker is not None and marker != END_CALL:
                 self._open(marker)
         return text, pos
 

@@ -142,7 +142,7 @@ def test_a_call_that_breaks_off_is_closed(text: str, arguments: str, content: st
 def test_a_call_that_is_cut_stays_open(text: str, form: Format, arguments: str) -> None:
     """Half of an argument must not pass for a whole one."""
     assert read_all(text, form, cut=True).calls == [("f", arguments)]
-    with pytest.raises(ValueError, match="Expecting|Unterminated"):
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
         json.loads(arguments)
 
 
