@@ -17,6 +17,7 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.reading.formats import Format, format_of, thinks
 from tandem.runtime.service import Service
 
@@ -99,6 +100,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         worker=worker,
         call_format=format_of(facts.chat_template) if tools == "auto" else Format(tools),
         thinks=thinks(facts.chat_template) if thoughts == "auto" else thoughts == "think",
+        grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
     )
 
 

@@ -13,6 +13,7 @@ from tandem import __version__
 from tandem.errors import RequestError
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
 from tandem.runtime.reading.formats import Format, Reading
@@ -55,6 +56,7 @@ class Service:
     stop_ids: frozenset[int]
     chat: ChatTemplate
     worker: Worker
+    grammars: Grammars
     pace: float = PACE_SECONDS
     call_format: Format = Format.HERMES
     thinks: bool = False
@@ -150,7 +152,7 @@ class Service:
         until = reading.until() if reading else None
         return TextStream(self.tokenizer, stops, request.stop_ids, min_tokens, shown=shown, until=until)
 
-    def special(self, texts: Sequence[str]) -> frozenset[str]:
-        """Those of `texts` that are special tokens of the vocabulary."""
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        return frozenset(token.content for token in added if token.special and token.content in texts)
+    def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
+        """Those of `texts` that are tokens added to the vocabulary, special ones or any."""
+        tokens = self.tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in tokens if token.content in texts and special <= token.special)

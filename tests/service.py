@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.metrics import Family, Gauge
@@ -168,6 +169,7 @@ def scripted_service(worker: Any, **changes: Any) -> Service:
         "stop_ids": frozenset({IM_END}),
         "chat": ChatTemplate(TEMPLATE, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}),
         "worker": worker,
+        "grammars": Grammars(byte_tokenizer(), IM_END + 1, {IM_END}),
     }
     return Service(**{**fields, "pace": 0.0, **changes})
 

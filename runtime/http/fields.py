@@ -21,7 +21,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -39,13 +38,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "grammar": ("",),
-    "json_schema": (),
 }
 """Field -> values that ask for nothing, null besides; any other value is refused."""
 
@@ -62,6 +54,7 @@ WITHOUT_EFFECT = frozenset(
         "priority",
         "request_id",
         "cache_prompt",
+        "guided_decoding_backend",
     }
 )
 """Fields that name or file a request and change no token; any value is accepted."""

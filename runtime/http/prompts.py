@@ -11,12 +11,16 @@ from functools import partial
 from typing import Any, cast
 
 from tandem.errors import RequestError
+from tandem.runtime.grammar.specification import lark
+from tandem.runtime.guide import GuideMaker
+from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
 from tandem.runtime.http.tools import Offer, offer_of
 from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
 from tandem.runtime.http.writers import ChatWriter, CompletionWriter, WriterMaker
+from tandem.runtime.reading.forced import forced_calls
 from tandem.runtime.reading.formats import Reading, is_open
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
@@ -59,8 +63,9 @@ def chat_order(service: Service, body: ChatBody) -> Order:
     tools = offer.tools if offer else ()
     text = chat_text(service, body.messages, tools, body.add_generation_prompt, body.chat_template_kwargs)
     prompt = Prompt(service.encode(text, add_special_tokens=False, param="messages"), "messages")
-    requests = _requests(service, body, [prompt], body.token_limit)
     reading = _reading(service, offer, text)
+    guides = _forced(service, offer, reading, body) if offer and reading and offer.is_forced else None
+    requests = _requests(service, body, [prompt], body.token_limit, guides)
     stop_ids = requests[0].stop_ids
     writer = partial(ChatWriter, told=_alternatives(body) is not None, reading=reading, stop_ids=stop_ids)
     return replace(_order(body, requests, CHAT, writer), reading=reading)
@@ -91,7 +96,7 @@ def _reading(service: Service, offer: Offer | None, prompt: str) -> Reading | No
         return None
     tools, thoughts = offer.schemas if offer else None, is_open(prompt) if service.thinks else None
     reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
-    return replace(reading, special=service.special(reading.markers))
+    return replace(reading, special=service.added(reading.markers, special=True))
 
 
 def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
@@ -116,8 +121,24 @@ def _best_of(body: Body, n: int) -> int:
     return best_of
 
 
-def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_tokens: int | None) -> list[Request]:
-    """What the engine is asked about each prompt."""
+def _forced(service: Service, offer: Offer, reading: Reading, body: ChatBody) -> list[GuideMaker]:
+    """The guide of an answer that must be calls. Forms asked of content say nothing of it: it has none."""
+    if body.ignore_eos:
+        raise RequestError("ignore_eos goes against tool_choice: an answer ends with its calls", param="ignore_eos")
+    several = offer.parallel and isinstance(body.tool_choice, str)
+    tokens = service.added(reading.markers)
+    text = forced_calls(offer.schemas, reading.format, several=several, thoughts=reading.thoughts, tokens=tokens)
+    return [service.grammars.compile(lark(text), "tool_choice")]
+
+
+def _requests(
+    service: Service,
+    body: Body,
+    prompts: Sequence[Prompt],
+    max_tokens: int | None,
+    guides: Sequence[GuideMaker] | None = None,
+) -> list[Request]:
+    """What the engine is asked about each prompt; `guides` stand for those of the forms that the body asks for."""
     sampling = Sampling(
         temperature=body.temperature or 0.0,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -126,6 +147,8 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
         seed=body.seed,
     )
     penalties, alternatives = _penalties(body), _alternatives(body)
+    if guides is None:
+        guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,
@@ -135,6 +158,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
             logprobs=alternatives,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
+            guides=guides,
             param=prompt.param,
         )
         for prompt in prompts
