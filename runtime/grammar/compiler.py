@@ -33,6 +33,8 @@ MAX_RULES = 400
 """Rules of a Lark grammar: an error below as many that refer to each other takes llguidance seconds to word."""
 _RULE = re.compile(r"^[ \t]*[?!]*[A-Za-z_][^\n]*?:", re.MULTILINE)
 
+UNAVAILABLE = "structured_output_unavailable"
+
 
 class Grammars:
     """Compiles specifications for one vocabulary. Methods may be called from any thread; one grammar is made at a time.
@@ -43,7 +45,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Collection[int]) -> None:
         self._tokenizer, self._vocab_size, self._end_ids = tokenizer, vocab_size, sorted(end_ids)
         self._vocabulary: LLTokenizer | None = None
-        self._turn = threading.Semaphore()
+        self._making, self._turn = threading.Lock(), threading.Semaphore()
 
     def compile(self, specification: Specification, param: str | None = None) -> GuideMaker:
         """Makes the guides of lanes under `specification`. Errors name the field `param`.
@@ -53,49 +55,35 @@ class Grammars:
         """
         if not self._end_ids:
             raise RequestError("this model has no end token, so a grammar could not end its answers", param=param)
+        vocabulary = self._known_vocabulary(param)
         try:
-            matcher, num_ids = self._patiently(lambda: self._matcher(specification))
+            matcher = self._patiently(lambda: _matcher(vocabulary, specification))
         except ValueError as error:
             reason = first_line(str(error)) or "llguidance refuses it"
             message = f"the {specification.language} cannot be compiled: {reason}"
             raise RequestError(message, param=param, code="invalid_grammar") from error
-        except ImportError as error:
-            raise RequestError(
-                f"structured output needs llguidance, which is not installed here ({error});"
-                " pip install 'tandem-llm[structured]'",
-                param=param,
-                code="structured_output_unavailable",
-            ) from error
 
         def make(prompt: Sequence[int], stop_ids: Collection[int]) -> Guide:
-            return GrammarGuide(matcher.deep_copy(), num_ids, param)
+            return GrammarGuide(matcher.deep_copy(), vocabulary.vocab_size, param)
 
         return make
 
-    def _matcher(self, specification: Specification) -> tuple[LLMatcher, int]:
-        """A matcher at its beginning, whose first mask is sound, and the ids it knows; ValueError says why not."""
-        from llguidance import LLMatcher, LLParserLimits
-
-        limits = LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)
-        vocabulary = self._known_vocabulary()
-        matcher = LLMatcher(vocabulary, _source(specification), log_level=0, limits=limits)
-        if not matcher.is_error():
-            _try_first_mask(matcher)
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return matcher, vocabulary.vocab_size
-
-    def _known_vocabulary(self) -> LLTokenizer:
-        if self._vocabulary is None:
+    def _known_vocabulary(self, param: str | None) -> LLTokenizer:
+        """llguidance's tokenizer, made for the first grammar: that takes a second."""
+        try:
             from llguidance import LLTokenizer
-
-            num_ids = max(self._vocab_size, 1 + max(self._tokenizer.get_vocab().values()))
-            try:
-                self._vocabulary = LLTokenizer(self._tokenizer.to_str(), n_vocab=num_ids, eos_token=self._end_ids)
-            except ValueError as error:
-                message = f"llguidance cannot read this model's tokenizer: {first_line(str(error))}"
-                raise RequestError(message, code="structured_output_unavailable") from error
-        return self._vocabulary
+        except ImportError as error:
+            reason = f"llguidance, which is not installed here ({error}); pip install 'tandem-llm[structured]'"
+            raise RequestError(f"structured output needs {reason}", param=param, code=UNAVAILABLE) from error
+        with self._making:
+            if self._vocabulary is None:
+                num_ids = max(self._vocab_size, 1 + max(self._tokenizer.get_vocab().values()))
+                try:
+                    self._vocabulary = LLTokenizer(self._tokenizer.to_str(), n_vocab=num_ids, eos_token=self._end_ids)
+                except ValueError as error:
+                    message = f"llguidance cannot read this model's tokenizer: {first_line(str(error))}"
+                    raise RequestError(message, param=param, code=UNAVAILABLE) from error
+            return self._vocabulary
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
         """The result of `work` in a thread of its own with a deep stack; an error when it takes too long.
@@ -125,11 +113,23 @@ class Grammars:
             threading.stack_size(usual)
         thread.join(PATIENCE_SECONDS)
         if errors:
-            kept = isinstance(errors[0], (ImportError, RequestError))
-            raise errors[0] if kept else ValueError(str(errors[0])) from errors[0]
+            raise ValueError(str(errors[0])) from errors[0]
         if not results:
             raise ValueError(f"it takes longer than {PATIENCE_SECONDS:g} seconds; make it smaller")
         return results[0]
+
+
+def _matcher(vocabulary: LLTokenizer, specification: Specification) -> LLMatcher:
+    """A matcher at its beginning, whose first mask is sound. ValueError says why there is none."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)
+    matcher = LLMatcher(vocabulary, _source(specification), log_level=0, limits=limits)
+    if not matcher.is_error():
+        _try_first_mask(matcher)
+    if matcher.is_error():
+        raise ValueError(matcher.get_error())
+    return matcher
 
 
 def _source(specification: Specification) -> str:
