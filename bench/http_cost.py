@@ -39,13 +39,13 @@ class Pace:
         self._live: list[Any] = []
         Thread(target=self._play, daemon=True).start()
 
-    def submit(self, request: Any, sink: Any) -> Any:
+    def submit_all(self, asked: Iterable[tuple[Any, Any]]) -> list[Any]:
         from tandem.runtime.request import LaneStats, Ticket
 
-        ticket = Ticket(request, sink)
+        tickets = [Ticket(request, sink) for request, sink in asked]
         with self._lock:
-            self._live.append((ticket, LaneStats(len(request.prompt))))
-        return ticket
+            self._live += [(ticket, LaneStats(len(ticket.request.prompt))) for ticket in tickets]
+        return tickets
 
     def cancel(self, ticket: Any) -> None:
         ticket.cancelled = True

@@ -108,6 +108,7 @@ class Engine:
             raise RequestError(
                 f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
                 " prompts a request",
+                param="n" if len({request.prompt for request, _ in asked}) == 1 else "prompt",
                 code="too_many_choices",
             )
         tickets = [Ticket(request, Stopwatch(self.meter, request, sink)) for request, sink in asked]

@@ -16,9 +16,9 @@ from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
-from tandem.runtime.reading.formats import Format, Reading
+from tandem.runtime.reading.formats import Format
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
-from tandem.runtime.text import TextStream
+from tandem.runtime.text import TextRules, TextStream
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -100,6 +100,7 @@ class Service:
         sampling: Sampling | None = None,
         penalties: Penalties | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
@@ -126,31 +127,30 @@ class Service:
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             guides=tuple(guides),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
-        return self.submit_all([(request, emit)], stops)[0]
+        return self.submit_all([(request, emit)], TextRules(stops))[0]
 
-    def submit_all(
-        self,
-        asked: Sequence[tuple[Request, Callable[[Event], None]]],
-        stops: Sequence[str] = (),
-        reading: Reading | None = None,
-    ) -> list[Ticket]:
-        """Start several answers, or none where there is no room for all; each request with its own `emit`.
+    def submit_all(self, asked: Sequence[tuple[Request, Callable[[Event], None]]], rules: TextRules) -> list[Ticket]:
+        """Start several answers, or none where there is no room for all; each request with its own `emit`."""
+        return self.worker.submit_all([(request, self._delivery(request, rules, emit)) for request, emit in asked])
 
-        `reading` is how their texts will be read: they hold its markers, and end where it wants no more.
-        """
-        return self.worker.submit_all(
-            [(request, Delivery(self._text(request, stops, reading), emit, self.pace)) for request, emit in asked]
+    def _delivery(self, request: Request, rules: TextRules, emit: Callable[[Event], None]) -> Delivery:
+        text = TextStream(
+            self.tokenizer,
+            rules.stops,
+            request.stop_ids,
+            request.penalties.min_tokens,
+            keep_stop=rules.keep_stop,
+            skip_special_tokens=rules.skip_special_tokens,
+            shown=rules.shown,
+            until=None if rules.until is None else rules.until(),
         )
-
-    def _text(self, request: Request, stops: Sequence[str], reading: Reading | None) -> TextStream:
-        min_tokens, shown = request.penalties.min_tokens, reading.markers if reading else ()
-        until = reading.until() if reading else None
-        return TextStream(self.tokenizer, stops, request.stop_ids, min_tokens, shown=shown, until=until)
+        return Delivery(text, emit, self.pace)
 
     def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
         """Those of `texts` that are tokens added to the vocabulary, special ones or any."""

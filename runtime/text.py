@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,12 +24,27 @@ class Decoder(Protocol):
     def add(self, token_id: int) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How an answer's ids are read. `stops` end the text, which holds them, and stop ids, if they are to be kept.
+
+    Special tokens in `shown`, by their texts, are not skipped. `until` makes what each text is told to as it is given
+    out, token by token; the answer ends with the token after which that says so.
+    """
+
+    stops: Sequence[str] = ()
+    keep_stop: bool = False
+    skip_special_tokens: bool = True
+    shown: Collection[str] = ()
+    until: Callable[[], Callable[[str], bool]] | None = None
+
+
 class TextStream:
-    """The text of one answer. `stops` end it before their first character, `stop_ids` before their token.
+    """The text of one answer. `stops` end it before their first character, `stop_ids` before their token; with
+    `keep_stop` they end it behind themselves. Special tokens have no text unless they are not skipped.
 
     A stop that is complete within the first `min_tokens` ids ends nothing. `num_tokens` counts the ids consumed, up to
-    the one that completed a stop. Special tokens are left out but for those in `shown`, by their texts. `until` is told
-    what is given out, token by token; the answer ends with the token after which it says so.
+    the one that completed a stop. `shown` and `until` are as in `TextRules`, but that `until` belongs to this text.
     """
 
     def __init__(
@@ -38,14 +54,17 @@ class TextStream:
         stop_ids: Set[int] = frozenset(),
         min_tokens: int = 0,
         *,
+        keep_stop: bool = False,
+        skip_special_tokens: bool = True,
         shown: Collection[str] = (),
         until: Callable[[str], bool] | None = None,
     ) -> None:
         self.num_tokens = 0
         self._min_tokens = min_tokens
         self.stopped = False
+        self._keep_stop = keep_stop
         self._until = until
-        self._decoder = _decoder(tokenizer, shown)
+        self._decoder = _decoder(tokenizer, _special_ids(tokenizer, shown) if skip_special_tokens else frozenset())
         self._stops = [_StopString(stop) for stop in stops]
         self._stop_ids = stop_ids
         self._held = ""
@@ -62,12 +81,12 @@ class TextStream:
             if self.stopped:
                 break
             self.num_tokens += 1
-            if token_id in self._stop_ids:
-                self.stopped = True
-            elif text := self._decoder.add(token_id):
+            ends = token_id in self._stop_ids
+            if (self._keep_stop or not ends) and (text := self._decoder.add(token_id)):
                 pieces.append(self._release(text))
                 if self._until is not None and self._until(pieces[-1]) and self.num_tokens > self._min_tokens:
                     self.stopped, self._held = True, ""
+            self.stopped = self.stopped or ends
         return "".join(pieces), self.stopped
 
     def flush(self) -> str:
@@ -86,8 +105,9 @@ class TextStream:
             if matches and self.num_tokens > self._min_tokens:
                 self.stopped = True
                 self._held = ""
-                return text[: place + 1 - max(matches)]
-        certain = len(text) - max(stop.matched for stop in self._stops)
+                return text[: place + 1 - (0 if self._keep_stop else max(matches))]
+        # Where stops are kept, the beginning of one is text like any other.
+        certain = len(text) - (0 if self._keep_stop else max(stop.matched for stop in self._stops))
         self._held = text[certain:]
         return text[:certain]
 
@@ -117,11 +137,14 @@ class _StopString:
         return self.matched == self.length
 
 
-def _decoder(tokenizer: Tokenizer, shown: Collection[str] = ()) -> Decoder:
+def _decoder(tokenizer: Tokenizer, skip: Set[int]) -> Decoder:
+    return (ByteDecoder if _is_byte_level(tokenizer) else WindowDecoder)(tokenizer, skip)
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
     from tokenizers import decoders
 
-    kind = ByteDecoder if isinstance(tokenizer.decoder, decoders.ByteLevel) else WindowDecoder
-    return kind(tokenizer, shown)
+    return isinstance(tokenizer.decoder, decoders.ByteLevel)
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -138,16 +161,18 @@ _BYTE_OF = byte_alphabet()
 
 
 class ByteDecoder:
-    """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole."""
+    """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole. Ids in `skip` are none."""
 
-    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip: Set[int]) -> None:
         self._token_of = tokenizer.id_to_token
-        self._skip = _special_ids(tokenizer, shown)
+        self._special, self._skip = _special_ids(tokenizer), skip
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token_id: int) -> str:
         token = None if token_id in self._skip else self._token_of(token_id)
-        return "" if token is None else self._utf8.decode(_written(token))
+        if token is None:
+            return ""
+        return self._utf8.decode(token.encode() if token_id in self._special else _written(token))
 
 
 def _written(token: str) -> bytes:
@@ -163,7 +188,7 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._special = tokenizer, _special_ids(tokenizer)
-        self._is_bytes = isinstance(_decoder(tokenizer), ByteDecoder)
+        self._is_bytes = _is_byte_level(tokenizer)
 
     def __call__(self, token_id: int) -> bytes:
         token = self._tokenizer.id_to_token(token_id)
@@ -177,12 +202,13 @@ class TokenBytes:
 class WindowDecoder:
     """Any other vocabulary: the tokenizer decodes the last given-out tokens with and without the new ones.
 
-    The window gives the context that decoders need at a word's start, and stays a few tokens long.
+    The window gives the context that decoders need at a word's start, and stays a few tokens long. Ids in `skip` are no
+    text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip: Set[int]) -> None:
         self._decode = partial(tokenizer.decode, skip_special_tokens=False)
-        self._skip = _special_ids(tokenizer, shown)
+        self._skip = skip
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -203,5 +229,6 @@ class WindowDecoder:
 
 
 def _special_ids(tokenizer: Tokenizer, shown: Collection[str] = ()) -> frozenset[int]:
+    """Ids of the special tokens whose texts are not in `shown`."""
     added = tokenizer.get_added_tokens_decoder()
     return frozenset(i for i, token in added.items() if token.special and token.content not in shown)

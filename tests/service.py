@@ -125,6 +125,12 @@ class ScriptedWorker:
 
     def _deliver(self, ticket: Ticket, stats: LaneStats) -> FinishReason:
         request = ticket.request
+        if (count := request.prompt_logprobs) is not None:
+            top = tuple((65 + i, -1.5 - i) for i in range(count))
+            measured = [TokenLogprob(token, -token / 8, top, token + 1) for token in request.prompt[1:]]
+            cast(MeasuringSink, ticket.sink).prompt_measured(measured)
+        if not request.max_tokens:
+            return FinishReason.LENGTH
         for number, block in self._blocks():
             if number == self.hold:
                 self._wait(ticket)

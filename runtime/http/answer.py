@@ -39,7 +39,7 @@ class Answers:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._worker = service.worker
         asked = [(request, partial(self._emit, number)) for number, request in enumerate(order.requests)]
-        self._running = dict(enumerate(service.submit_all(asked, order.stops, order.reading)))
+        self._running = dict(enumerate(service.submit_all(asked, order.rules)))
 
     def _emit(self, number: int, event: Event) -> None:
         # Called in the engine's thread, which must outlive a loop that has closed.

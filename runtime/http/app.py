@@ -133,8 +133,10 @@ class Endpoints:
                 ends = await unless_gone(request.receive, answers.whole())
         except (ClientDisconnect, ClientGone):
             return Response(status_code=CLIENT_GONE)
-        choices = [writer.whole(end) for writer, end in zip(writers, order.given(ends), strict=True)]
-        return json_response(letterhead.whole(choices, order.usage(len(end.ids) for end in ends)))
+        given = order.given(ends)
+        choices = [writer.whole(end) for writer, end in zip(writers, given, strict=True)]
+        usage = order.usage(len(end.ids) for end in ends)
+        return json_response(letterhead.whole(choices, usage, writers[0].beside(given[0])))
 
 
 def _stream_options(body: Body) -> StreamOptions:

@@ -16,7 +16,6 @@ from tandem.errors import RequestError
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "prompt_logprobs": (False,),
     "echo": (False,),
     "suffix": ("",),
     "length_penalty": (1,),
@@ -33,11 +32,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "chat_template": (),
     "documents": ([],),
-    "continue_final_message": (False,),
-    "add_special_tokens": (),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
 }
 """Field -> values that ask for nothing, null besides; any other value is refused."""
 

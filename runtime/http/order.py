@@ -11,25 +11,24 @@ from dataclasses import dataclass, replace
 from tandem.runtime.delivery import End
 from tandem.runtime.http.replies import Form, Usage
 from tandem.runtime.http.writers import WriterMaker
-from tandem.runtime.reading.formats import Reading
 from tandem.runtime.request import Request
 from tandem.runtime.seeds import choice_seed
+from tandem.runtime.text import TextRules
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """`requests` stand prompt by prompt, `num_candidates` of each, of which the `num_given` best are answered with.
 
-    `stops` end each text; `reading` is how it is read.
+    `rules` say how each is read.
     """
 
     requests: Sequence[Request]
-    stops: Sequence[str]
+    rules: TextRules
     num_given: int
     num_candidates: int
     form: Form
     writer: WriterMaker
-    reading: Reading | None = None
 
     @property
     def num_choices(self) -> int:

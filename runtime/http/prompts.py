@@ -6,37 +6,32 @@ Knows the endpoints' defaults; runs beside the event loop, for long prompts take
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from tandem.errors import RequestError
 from tandem.runtime.grammar.specification import lark
 from tandem.runtime.guide import GuideMaker
+from tandem.runtime.http import wishes
+from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
 from tandem.runtime.http.constraints import constraint_guides
+from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
 from tandem.runtime.http.tools import Offer, offer_of
 from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
-from tandem.runtime.http.writers import ChatWriter, CompletionWriter, WriterMaker
+from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
 from tandem.runtime.reading.forced import forced_calls
 from tandem.runtime.reading.formats import Reading, is_open
-from tandem.runtime.request import Penalties, Request, Sampling
+from tandem.runtime.request import Request
 from tandem.runtime.service import Service
 
 COMPLETION_TOKENS = 16
 """OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
 
 TEMPLATE_OWN = {"messages", "tools", "add_generation_prompt"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids, and the field that they came in."""
-
-    ids: tuple[int, ...]
-    param: str
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -52,23 +47,43 @@ def check_model(service: Service, name: str | None) -> None:
 
 def completion_order(service: Service, body: CompletionBody) -> Order:
     check_model(service, body.model)
-    requests = _requests(service, body, _prompts(service, body.prompt), body.token_limit or COMPLETION_TOKENS)
-    writer = partial(CompletionWriter, told=_alternatives(body) is not None)
+    limit = COMPLETION_TOKENS if body.token_limit is None else body.token_limit
+    if limit == 0 and not body.echo and body.prompt_logprobs is None:
+        raise RequestError("max_tokens is 0 and nothing of the prompt is asked for; ask for echo", param="max_tokens")
+    prompts = _truncated(service, body, completion_prompts(service, body))
+    requests = _requests(service, body, prompts, limit)
+    echoes = [echo_of(service, prompt) if body.echo else None for prompt in prompts]
+    told, given = Told(wishes.alternatives(body), body.prompt_logprobs), body.n or 1
+
+    def writer(index: int, wording: Wording) -> CompletionWriter:
+        return CompletionWriter(index, wording, told, echoes[index // given])
+
     return _order(body, requests, COMPLETION, writer)
 
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
     offer = offer_of(body)
-    tools = offer.tools if offer else ()
-    text = chat_text(service, body.messages, tools, body.add_generation_prompt, body.chat_template_kwargs)
-    prompt = Prompt(service.encode(text, add_special_tokens=False, param="messages"), "messages")
-    reading = _reading(service, offer, text)
-    guides = _forced(service, offer, reading, body) if offer and reading and offer.is_forced else None
-    requests = _requests(service, body, [prompt], body.token_limit, guides)
-    stop_ids = requests[0].stop_ids
-    writer = partial(ChatWriter, told=_alternatives(body) is not None, reading=reading, stop_ids=stop_ids)
-    return replace(_order(body, requests, CHAT, writer), reading=reading)
+    text = chat_text(
+        service,
+        body.messages,
+        offer.tools if offer else (),
+        body.add_generation_prompt,
+        body.chat_template_kwargs,
+        continued=body.continue_final_message,
+    )
+    ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+    prompts = _truncated(service, body, [Prompt(ids, "messages")])
+    reading = _reading(service, body, offer, text)
+    guides = _forced(service, body, offer, reading) if offer and reading and offer.is_forced else None
+    requests = _requests(service, body, prompts, body.token_limit, guides)
+    told = Told(wishes.alternatives(body), body.prompt_logprobs)
+    writer = partial(ChatWriter, told=told, reading=reading, stop_ids=requests[0].stop_ids)
+    order = _order(body, requests, CHAT, writer)
+    if reading is None:
+        return order
+    until = None if reading.wants_all else reading.until
+    return replace(order, rules=replace(order.rules, shown=reading.markers, until=until))
 
 
 def chat_text(
@@ -77,8 +92,13 @@ def chat_text(
     tools: Sequence[Tool],
     opened: bool | None,
     variables: Mapping[str, Any] | None,
+    *,
+    continued: bool | None = None,
 ) -> str:
-    """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False."""
+    """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False.
+
+    `continued` leaves the last message open instead, for the answer to go on with it.
+    """
     variables = variables or {}
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
@@ -87,16 +107,35 @@ def chat_text(
         turns, functions = retold(turns, functions, service.call_format), []
     elif service.chat.knows_one_call:
         turns = one_call_each(turns)
+    if continued and opened:
+        raise RequestError(
+            "the answer goes on with the last message or begins one of its own; leave out add_generation_prompt",
+            param="continue_final_message",
+        )
+    if continued:
+        return service.chat.render_open(turns, tools=functions, variables=variables)
     return service.chat.render(turns, tools=functions, add_generation_prompt=opened is not False, variables=variables)
 
 
-def _reading(service: Service, offer: Offer | None, prompt: str) -> Reading | None:
+def _reading(service: Service, body: ChatBody, offer: Offer | None, prompt: str) -> Reading | None:
     """How an answer to `prompt` is read; None where its text is all content."""
     if offer is None and not service.thinks:
         return None
     tools, thoughts = offer.schemas if offer else None, is_open(prompt) if service.thinks else None
     reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
+    if body.skip_special_tokens is False:
+        return reading
     return replace(reading, special=service.added(reading.markers, special=True))
+
+
+def _forced(service: Service, body: ChatBody, offer: Offer, reading: Reading) -> list[GuideMaker]:
+    """The guide of an answer that must be calls. Forms asked of content say nothing of it: it has none."""
+    if body.ignore_eos:
+        raise RequestError("ignore_eos goes against tool_choice: an answer ends with its calls", param="ignore_eos")
+    several = offer.parallel and isinstance(body.tool_choice, str)
+    tokens = service.added(reading.markers)
+    text = forced_calls(offer.schemas, reading.format, several=several, thoughts=reading.thoughts, tokens=tokens)
+    return [service.grammars.compile(lark(text), "tool_choice")]
 
 
 def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
@@ -106,7 +145,7 @@ def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMa
     if made > given:  # to tell the best, each token's logprob is needed
         requests = [replace(request, logprobs=request.logprobs or 0) for request in requests]
     every = [candidate for request in requests for candidate in candidates(request, made)]
-    return Order(every, body.stops, given, made, form, writer)
+    return Order(every, body.text_rules, given, made, form, writer)
 
 
 def _best_of(body: Body, n: int) -> int:
@@ -121,16 +160,6 @@ def _best_of(body: Body, n: int) -> int:
     return best_of
 
 
-def _forced(service: Service, offer: Offer, reading: Reading, body: ChatBody) -> list[GuideMaker]:
-    """The guide of an answer that must be calls. Forms asked of content say nothing of it: it has none."""
-    if body.ignore_eos:
-        raise RequestError("ignore_eos goes against tool_choice: an answer ends with its calls", param="ignore_eos")
-    several = offer.parallel and isinstance(body.tool_choice, str)
-    tokens = service.added(reading.markers)
-    text = forced_calls(offer.schemas, reading.format, several=several, thoughts=reading.thoughts, tokens=tokens)
-    return [service.grammars.compile(lark(text), "tool_choice")]
-
-
 def _requests(
     service: Service,
     body: Body,
@@ -139,14 +168,8 @@ def _requests(
     guides: Sequence[GuideMaker] | None = None,
 ) -> list[Request]:
     """What the engine is asked about each prompt; `guides` stand for those of the forms that the body asks for."""
-    sampling = Sampling(
-        temperature=body.temperature or 0.0,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        min_p=body.min_p or 0.0,
-        seed=body.seed,
-    )
-    penalties, alternatives = _penalties(body), _alternatives(body)
+    sampling, penalties = wishes.sampling(body), wishes.penalties(body)
+    alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
     if guides is None:
         guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
@@ -156,6 +179,7 @@ def _requests(
             sampling=sampling,
             penalties=penalties,
             logprobs=alternatives,
+            prompt_logprobs=of_prompt,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
             guides=guides,
@@ -165,55 +189,9 @@ def _requests(
     ]
 
 
-def _alternatives(body: Body) -> int | None:
-    """How many alternatives to each token's logprob are wanted; None: no logprobs at all.
-
-    Chat says so with a flag and a count beside it, completions with a count.
-    """
-    chat, count, asked = isinstance(body, ChatBody), body.top_logprobs or 0, body.logprobs
-    if asked is None or asked is False:
-        alternatives = None
-    elif isinstance(asked, bool) != chat:
-        wanted = "true or false, with top_logprobs" if chat else "a count of alternatives"
-        raise RequestError(f"logprobs is {asked}; here it is {wanted}", param="logprobs", code="invalid_value")
-    else:
-        alternatives = count if chat else int(asked)
-    if count and (alternatives is None or not chat):
-        raise RequestError(
-            "top_logprobs needs logprobs: true" if chat else "top_logprobs is for chats; logprobs takes the count here",
-            param="top_logprobs",
-            code="invalid_value",
-        )
-    return alternatives
-
-
-def _penalties(body: Body) -> Penalties:
-    bias = body.logit_bias or {}
-    stray = next((key for key in bias if not (key.isascii() and key.isdigit())), None)
-    if stray is not None:
-        raise RequestError(f"logit_bias: {stray!r} is no token id", param="logit_bias", code="invalid_value")
-    return Penalties(
-        repetition=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        presence=body.presence_penalty or 0.0,
-        frequency=body.frequency_penalty or 0.0,
-        no_repeat_ngram_size=body.no_repeat_ngram_size or 0,
-        logit_bias=tuple((int(key), value) for key, value in bias.items()),
-        min_tokens=body.min_tokens or 0,
-    )
-
-
-def _prompts(service: Service, given: str | list[str | int | list[int]]) -> list[Prompt]:
-    """One prompt for a text or a list of ids, one each for several of them."""
-    if isinstance(given, str) or (given and all(isinstance(part, int) for part in given)):
-        return [_prompt(service, given, "prompt")]
-    if not given or len({type(part) for part in given}) > 1:
-        raise RequestError("give a text, a list of texts, token ids, or a list of lists of ids", param="prompt")
-    params = [f"prompt[{place}]" if len(given) > 1 else "prompt" for place in range(len(given))]
-    return [_prompt(service, part, param) for part, param in zip(given, params, strict=True)]
-
-
-def _prompt(service: Service, given: object, param: str) -> Prompt:
-    """`given` is a text or a list of ids."""
-    if isinstance(given, str):
-        return Prompt(service.encode(given, add_special_tokens=True, param=param), param)
-    return Prompt(tuple(cast(list[int], given)), param)
+def _truncated(service: Service, body: Body, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Each prompt's last `truncate_prompt_tokens`; -1 leaves room for one token of an answer."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompts
+    return [prompt.truncated(service.context_length - 1 if most < 0 else most) for prompt in prompts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs
+from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from tandem.runtime.service import Service
 
 
@@ -27,6 +27,7 @@ class TextChoice(Struct):
     index: int
     finish_reason: str | None = None
     logprobs: TextLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class FunctionCall(Struct):
@@ -91,7 +92,7 @@ Choice = TextChoice | ChatChoice | ChatChunkChoice
 
 
 class Reply(Struct):
-    """A whole answer or one chunk of it; `usage` is left out unless asked for."""
+    """A whole answer or one chunk of it; what is not asked for is left out."""
 
     id: str
     object: str
@@ -100,6 +101,7 @@ class Reply(Struct):
     system_fingerprint: str
     choices: Sequence[Choice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +125,22 @@ class Letterhead:
         self._created = int(time.time())
         self._service, self._form = service, form
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> Reply:
-        return self._reply(self._form.whole, choices, usage)
+    def whole(self, choices: Sequence[Choice], usage: Usage, prompt: PromptLogprobs | UnsetType = UNSET) -> Reply:
+        """`prompt` are its logprobs, where they stand beside the choices."""
+        return self._reply(self._form.whole, choices, usage, prompt)
 
     def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply:
         return self._reply(self._form.chunk, [] if choice is None else [choice], usage)
 
-    def _reply(self, name: str, choices: Sequence[Choice], usage: Usage | UnsetType | None) -> Reply:
+    def _reply(
+        self,
+        name: str,
+        choices: Sequence[Choice],
+        usage: Usage | UnsetType | None,
+        prompt: PromptLogprobs | UnsetType = UNSET,
+    ) -> Reply:
         model, fingerprint = self._service.model, self._service.fingerprint
-        return Reply(self._id, name, self._created, model, fingerprint, choices, usage)
+        return Reply(self._id, name, self._created, model, fingerprint, choices, usage, prompt)
 
 
 class Model(Struct):

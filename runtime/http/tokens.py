@@ -15,7 +15,7 @@ from tandem.runtime.http.schema import Message, TokenId, Tools, read_body
 from tandem.runtime.http.tools import checked_schemas
 from tandem.runtime.service import Service
 
-CHAT_ONLY = ("tools", "add_generation_prompt", "chat_template_kwargs")
+CHAT_ONLY = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
 class TokenizeBody(Struct, kw_only=True):
@@ -30,6 +30,7 @@ class TokenizeBody(Struct, kw_only=True):
     tools: Tools | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
@@ -85,5 +86,12 @@ def _ids(service: Service, body: TokenizeBody) -> tuple[int, ...]:
         raise RequestError("messages is empty; give at least one", param="messages")
     tools = body.tools or []
     checked_schemas(tools)
-    text = chat_text(service, body.messages, tools, body.add_generation_prompt, body.chat_template_kwargs)
+    text = chat_text(
+        service,
+        body.messages,
+        tools,
+        body.add_generation_prompt,
+        body.chat_template_kwargs,
+        continued=body.continue_final_message,
+    )
     return service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")

@@ -5,13 +5,17 @@ Knows nothing of engines, of other choices or of how replies travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from msgspec import UNSET, UnsetType
+
 from tandem.runtime.delivery import End, Event
-from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs, Wording
+from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs, Wording
 from tandem.runtime.http.parts import delta_of, message_of
 from tandem.runtime.http.replies import ChatChoice, ChatChunkChoice, ChatDelta, Choice, TextChoice
+from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.reading.formats import Reading
 from tandem.runtime.reading.parts import Content, Part
 from tandem.runtime.request import FinishReason
@@ -35,32 +39,67 @@ class ChoiceWriter(Protocol):
         """The choice of an answer that was joined to one event."""
         ...
 
+    def beside(self, end: End) -> PromptLogprobs | UnsetType:
+        """What stands beside the choices of a whole reply, of the first of which this is the writer."""
+        ...
+
 
 WriterMaker = Callable[[int, Wording], ChoiceWriter]
 """Makes the writer of the choice with an index, whose logprobs a wording of its own words."""
 
 
-class CompletionWriter:
-    """A choice of /v1/completions. `told` says whether logprobs are asked for."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told beside an answer's text: how many alternatives to each token and to each of the prompt's.
 
-    def __init__(self, index: int, wording: Wording, *, told: bool) -> None:
-        self._index, self._wording, self._told = index, wording, told
+    None: no logprobs at all.
+    """
+
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is told before the answer: its text, and its first id."""
+
+    text: str
+    first: int
+
+
+class CompletionWriter:
+    """A choice of /v1/completions, which begins with its prompt where there is an `echo`."""
+
+    def __init__(self, index: int, wording: Wording, told: Told, echo: Echo | None = None) -> None:
+        self._index, self._wording, self._told, self._echo = index, wording, told, echo
 
     def opening(self) -> Choice | None:
         return None
 
     def piece(self, event: Event) -> TextChoice:
-        return TextChoice(event.text, self._index, finish_reason(event), self._logprobs(event))
+        echo, self._echo = self._echo, None  # the first one tells it
+        text = event.text if echo is None else echo.text + event.text
+        return TextChoice(text, self._index, finish_reason(event), self._logprobs(event, echo))
 
     def whole(self, end: End) -> TextChoice:
-        return self.piece(end)
+        choice = self.piece(end)
+        choice.prompt_logprobs = _of_prompt(self._wording, end, self._told)
+        return choice
 
-    def _logprobs(self, event: Event) -> TextLogprobs | None:
-        return self._wording.text(event.logprobs) if self._told else None
+    def beside(self, end: End) -> PromptLogprobs | UnsetType:
+        return UNSET
+
+    def _logprobs(self, event: Event, echo: Echo | None) -> TextLogprobs | None:
+        count = self._told.logprobs
+        if count is None:
+            return None
+        if echo is None:
+            return self._wording.text(event.logprobs)
+        return self._wording.text([*_cut(event.prompt, count), *event.logprobs], echo.first)
 
 
 class ChatWriter:
-    """A choice of /v1/chat/completions. `told` says whether logprobs are asked for.
+    """A choice of /v1/chat/completions.
 
     `reading` is how the text is read, None: as it is; a model ends it by one of `stop_ids`.
     """
@@ -69,8 +108,8 @@ class ChatWriter:
         self,
         index: int,
         wording: Wording,
+        told: Told,
         *,
-        told: bool,
         reading: Reading | None = None,
         stop_ids: Collection[int] = (),
     ) -> None:
@@ -83,7 +122,7 @@ class ChatWriter:
 
     def piece(self, event: Event) -> ChatChunkChoice | None:
         parts = self._parts(event)
-        if not parts and not self._told and not isinstance(event, End):
+        if not parts and self._told.logprobs is None and not isinstance(event, End):
             return None
         return ChatChunkChoice(delta_of(parts), self._index, self._finish_reason(event), self._logprobs(event))
 
@@ -104,8 +143,20 @@ class ChatWriter:
             return TOOL_CALLS
         return finish_reason(event)
 
+    def beside(self, end: End) -> PromptLogprobs | UnsetType:
+        return _of_prompt(self._wording, end, self._told)
+
     def _logprobs(self, event: Event) -> ChatLogprobs | None:
-        return self._wording.chat(event.logprobs) if self._told else None
+        return None if self._told.logprobs is None else self._wording.chat(event.logprobs)
+
+
+def _of_prompt(wording: Wording, end: End, told: Told) -> PromptLogprobs | UnsetType:
+    return UNSET if told.prompt_logprobs is None else wording.prompt(_cut(end.prompt, told.prompt_logprobs))
+
+
+def _cut(tokens: Sequence[TokenLogprob], count: int) -> list[TokenLogprob]:
+    """`tokens` with `count` alternatives each: more may have been measured for another list of the same prompt."""
+    return [replace(token, top=token.top[:count]) for token in tokens]
 
 
 def finish_reason(event: Event) -> str | None:

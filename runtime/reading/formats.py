@@ -84,10 +84,13 @@ class Reading:
         unseen = tuple(marker for marker in self.markers if marker in self.special)
         return Reader(thoughts, self._calls(), only_first=not self.parallel, unseen=unseen)
 
-    def until(self) -> Callable[[str], bool] | None:
-        """What a text's pieces are told to, in turn, to learn whether no more of it is wanted; None: all of it is."""
-        if self.parallel or self.tools is None:
-            return None
+    @property
+    def wants_all(self) -> bool:
+        """Whether a text is wanted to its end, whatever it holds."""
+        return self.parallel or self.tools is None
+
+    def until(self) -> Callable[[str], bool]:
+        """What a text's pieces are told to, in turn, to learn whether no more of it is wanted."""
         reader = self.reader()
 
         def is_enough(text: str) -> bool:

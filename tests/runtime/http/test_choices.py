@@ -99,8 +99,11 @@ def test_the_best_of_several(served: str) -> None:
 
 
 def test_more_than_can_ever_wait_is_no_reason_to_come_back(served: str) -> None:
-    error = asked(served, prompt=["ab"] * 8, n=3)["error"]
-    assert (error["type"], error["code"]) == ("invalid_request_error", "too_many_choices")
+    for prompt, n, param in (("ab", 12, "n"), (["ab", "c"] * 4, 3, "prompt")):
+        body = {"prompt": [prompt] * 2 if n == 12 else prompt, "n": n}
+        error = asked(served, **body)["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", param)
+        assert error["code"] == "too_many_choices"
     assert len(asked(served, prompt=["ab"] * 23)["choices"]) == 23
 
 
