@@ -11,20 +11,18 @@ from functools import partial
 from typing import Any
 
 from tandem.errors import RequestError
-from tandem.runtime.grammar.specification import lark
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.http import wishes
 from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
 from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
+from tandem.runtime.http.readings import chat_guides, reading_of
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
-from tandem.runtime.http.tools import Offer, offer_of
+from tandem.runtime.http.tools import offer_of
 from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
 from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
-from tandem.runtime.reading.forced import forced_calls
-from tandem.runtime.reading.formats import Reading, is_open
 from tandem.runtime.request import Request
 from tandem.runtime.service import Service
 
@@ -51,7 +49,8 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
     if limit == 0 and not body.echo and body.prompt_logprobs is None:
         raise RequestError("max_tokens is 0 and nothing of the prompt is asked for; ask for echo", param="max_tokens")
     prompts = _truncated(service, body, completion_prompts(service, body))
-    requests = _requests(service, body, prompts, limit)
+    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
+    requests = _requests(service, body, prompts, limit, guides)
     echoes = [echo_of(service, prompt) if body.echo else None for prompt in prompts]
     told, given = Told(wishes.alternatives(body), body.prompt_logprobs), body.n or 1
 
@@ -74,8 +73,8 @@ def chat_order(service: Service, body: ChatBody) -> Order:
     )
     ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     prompts = _truncated(service, body, [Prompt(ids, "messages")])
-    reading = _reading(service, body, offer, text)
-    guides = _forced(service, body, offer, reading) if offer and reading and offer.is_forced else None
+    reading = reading_of(service, body, offer, text)
+    guides = chat_guides(service, body, offer, reading, text)
     requests = _requests(service, body, prompts, body.token_limit, guides)
     told = Told(wishes.alternatives(body), body.prompt_logprobs)
     writer = partial(ChatWriter, told=told, reading=reading, stop_ids=requests[0].stop_ids)
@@ -117,27 +116,6 @@ def chat_text(
     return service.chat.render(turns, tools=functions, add_generation_prompt=opened is not False, variables=variables)
 
 
-def _reading(service: Service, body: ChatBody, offer: Offer | None, prompt: str) -> Reading | None:
-    """How an answer to `prompt` is read; None where its text is all content."""
-    if offer is None and not service.thinks:
-        return None
-    tools, thoughts = offer.schemas if offer else None, is_open(prompt) if service.thinks else None
-    reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
-    if body.skip_special_tokens is False:
-        return reading
-    return replace(reading, special=service.added(reading.markers, special=True))
-
-
-def _forced(service: Service, body: ChatBody, offer: Offer, reading: Reading) -> list[GuideMaker]:
-    """The guide of an answer that must be calls. Forms asked of content say nothing of it: it has none."""
-    if body.ignore_eos:
-        raise RequestError("ignore_eos goes against tool_choice: an answer ends with its calls", param="ignore_eos")
-    several = offer.parallel and isinstance(body.tool_choice, str)
-    tokens = service.added(reading.markers)
-    text = forced_calls(offer.schemas, reading.format, several=several, thoughts=reading.thoughts, tokens=tokens)
-    return [service.grammars.compile(lark(text), "tool_choice")]
-
-
 def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
     """All choices of `requests`, one a prompt."""
     given = body.n or 1
@@ -165,13 +143,11 @@ def _requests(
     body: Body,
     prompts: Sequence[Prompt],
     max_tokens: int | None,
-    guides: Sequence[GuideMaker] | None = None,
+    guides: Sequence[GuideMaker],
 ) -> list[Request]:
-    """What the engine is asked about each prompt; `guides` stand for those of the forms that the body asks for."""
+    """What the engine is asked about each prompt."""
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
-    if guides is None:
-        guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,

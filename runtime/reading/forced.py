@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tandem.runtime.reading.formats import Format
@@ -21,30 +22,45 @@ _ROOTS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties")
 
 
-def forced_calls(
-    tools: Mapping[str, Schema],
-    form: Format,
-    *,
-    several: bool,
-    thoughts: bool | None,
-    tokens: Collection[str] = (),
-) -> str:
-    """One call of `tools`, names to schemas of arguments, or with `several` as many as the model likes.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a grammar must know of the answer beside its tools.
 
     `thoughts`: whether the prompt has opened a block of them, which the answer then closes first; else it may begin
     with one, unless `thoughts` is None. Markers among `tokens` are added tokens of the vocabulary, which llguidance
     takes for nothing but themselves.
     """
-    grammar = _Grammar(form, frozenset(tokens))
-    names = [grammar.call(place, name, schema) for place, (name, schema) in enumerate(tools.items())]
-    between = '"; "' if form is Format.LLAMA else r'"\n"'
-    more = f" ({between} call)*" if several else ""
-    start = {None: "calls", True: "closed calls", False: "(opened closed)? calls"}[thoughts]
-    if thoughts is not None:
+
+    form: Format
+    thoughts: bool | None = None
+    tokens: Collection[str] = ()
+
+
+def forced_calls(tools: Mapping[str, Schema], around: Surroundings, *, several: bool) -> str:
+    """One call of `tools`, names to schemas of arguments, or with `several` as many as the model likes."""
+    return _grammar(tools, around, several, ["calls"])
+
+
+def around_content(tools: Mapping[str, Schema], around: Surroundings, *, several: bool) -> str:
+    """Content of a form that is called `@form` here, or calls of `tools` instead; empty where there is only content."""
+    if not tools and around.thoughts is None:
+        return ""
+    return _grammar(tools, around, several, ["@form", *(["calls"] if tools else [])])
+
+
+def _grammar(tools: Mapping[str, Schema], around: Surroundings, several: bool, said: list[str]) -> str:
+    grammar = _Grammar(around.form, frozenset(around.tokens))
+    start = {None: "said", True: "closed said", False: "(opened closed)? said"}[around.thoughts]
+    lines = [f"start: {start}", f"said: {' | '.join(said)}"]
+    if tools:
+        names = [grammar.call(place, name, schema) for place, (name, schema) in enumerate(tools.items())]
+        between = '"; "' if around.form is Format.LLAMA else r'"\n"'
+        more = f" ({between} call)*" if several else ""
+        lines += [f"calls: call{more}", f"call: {' | '.join(names)}"]
+    if around.thoughts is not None:
         grammar.rules.append(f"opened: {grammar.marker(BEGIN)}")
         grammar.until("closed", END, r'"\n"~0..2')
-    lines = [f"start: {start}", f"calls: call{more}", f"call: {' | '.join(names)}", *grammar.rules]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *grammar.rules]) + "\n"
 
 
 class _Grammar:
@@ -53,6 +69,7 @@ class _Grammar:
     def __init__(self, form: Format, tokens: frozenset[str]) -> None:
         self.rules: list[str] = []
         self._form, self._tokens = form, tokens
+        self._has_text = False
 
     def marker(self, text: str) -> str:
         return text if text in self._tokens else _quoted(text)
@@ -68,7 +85,7 @@ class _Grammar:
         """Adds the rule of one tool's calls; its name."""
         rule = f"call_{place}"
         if self._form is Format.QWEN_XML:
-            inner = _joined(_quoted(f"<function={name}>\n"), *self._parameters(rule, schema), _quoted("</function>"))
+            inner = _joined(_quoted(f"<function={name}>\n"), *self._parameters(schema), _quoted("</function>"))
         else:
             key = "parameters" if self._form is Format.LLAMA else "arguments"
             inner = _joined(_quoted(f'{{"name": {json.dumps(name)}, "{key}": '), _json(_closed(schema)), _quoted("}"))
@@ -77,30 +94,30 @@ class _Grammar:
         self.rules.append(f"{rule}: {inner}")
         return rule
 
-    def _parameters(self, rule: str, schema: Schema) -> list[str]:
+    def _parameters(self, schema: Schema) -> list[str]:
         """Every property in the schema's order, those not required at will."""
         properties, required = schema.get("properties"), schema.get("required")
         names = [*properties] if isinstance(properties, Mapping) else []
         needed = required if isinstance(required, list) else []
         found = []
-        for place, key in enumerate(names):
-            part = f"{rule}_{place}"
-            begin = _quoted(f"<parameter={key}>\n")
-            self.rules.append(f"{part}: {begin} {self._value(part, schema, key)} {_quoted(chr(10))}")
-            found.append(part if key in needed else f"{part}?")
+        for key in names:
+            line = _joined(_quoted(f"<parameter={key}>\n"), self._value(schema, key), r'"\n"')
+            found.append(line if key in needed else f"({line})?")
         return found
 
-    def _value(self, rule: str, schema: Schema, key: str) -> str:
+    def _value(self, schema: Schema, key: str) -> str:
         """A value as bare text, its end's tag included."""
-        end, inner = "</parameter>", property_of(schema, key)
+        inner, end = property_of(schema, key), _quoted("\n</parameter>")
         fixed = [inner["const"]] if "const" in inner else inner.get("enum")
         if isinstance(fixed, list) and fixed:
-            return f"({' | '.join(_quoted(_bare(value)) for value in fixed)}) {_quoted(chr(10) + end)}"
+            return f"({' | '.join(_quoted(_bare(value)) for value in fixed)}) {end}"
         if "string" in types_of(schema, key):
-            self.rules.append(f"{rule}_text[suffix={_quoted(chr(10) + end)}]: /(?s:.*)/")
-            return f"{rule}_text"
+            if not self._has_text:
+                self.rules.append(f"text[suffix={end}]: /(?s:.*)/")
+            self._has_text = True
+            return "text"
         roots = {name: schema[name] for name in _ROOTS if name in schema}
-        return f"{_json({**roots, **inner})} {_quoted(chr(10) + end)}"
+        return f"{_json({**roots, **inner})} {end}"
 
 
 def _closed(schema: Schema) -> dict[str, Any]:

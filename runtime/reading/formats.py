@@ -55,6 +55,11 @@ def is_open(prompt: str) -> bool:
     return prompt.rstrip().endswith(BEGIN)
 
 
+def is_closed(prompt: str) -> bool:
+    """Whether `prompt` ends behind a block of thoughts, so that the answer begins with none."""
+    return prompt.rstrip().endswith(END)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How an answer's text is read. `tools` None: calls are plain text; `thoughts` None: so are thoughts.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
@@ -55,9 +56,9 @@ def chat(client: Any, said: str, **body: Any) -> dict[str, Any]:
     return reply.json()["choices"][0]
 
 
-def saying(text: str) -> Callable[[tuple[int, ...]], int]:
-    """A model that answers with `text` behind the last header of the prompt."""
-    ids, header = [*text.encode(), IM_END], tuple(b"assistant\n")
+def saying(text: str, behind: str = "assistant\n") -> Callable[[tuple[int, ...]], int]:
+    """A model that answers with `text` behind the end of the prompt."""
+    ids, header = [*text.encode(), IM_END], tuple(behind.encode())
 
     def script(seen: tuple[int, ...]) -> int:
         for begin in range(len(seen), len(header) - 1, -1):
@@ -119,3 +120,53 @@ def test_what_goes_against_a_forced_call() -> None:
         broken["function"]["parameters"]["required"] = ["a"]
         reply = client.post(CHAT, json=body | {"tools": [broken]})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
+
+
+FORM = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"enum": [1, 2]}}}}}
+FORM["json_schema"]["schema"] |= {"required": ["a"], "additionalProperties": False}  # type: ignore[index]
+KNOWING = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_form_is_one_of_content(tools: Any, opened: bool) -> None:
+    """Thoughts come before it, calls may come instead; the form is that of the whole answer where there are none."""
+    tag, begin = ("<think>", "") if opened else ("", "<think>\n")
+    template = ChatTemplate(KNOWING + tag)
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    for text, content, num_calls in (
+        ('{"a": 1}', '{"a": 1}', 0),
+        (call, None, 1),
+        ('{"b": 1}', None, 0),
+    ):
+        said = f"{begin}hm\n</think>\n\n{text}"
+        with engine(saying(said, f"Answer:{tag}"), None, thinks=True, chat=template) as client:
+            choice = chat(client, "x", tools=tools, response_format=FORM)
+        message = choice["message"]
+        assert message["reasoning_content"].startswith("hm")
+        if num_calls and tools:
+            assert (message["content"], len(message["tool_calls"])) == (None, 1)
+        else:
+            assert json.loads(message["content"])["a"] in (1, 2) and "tool_calls" not in message
+            assert content is None or message["content"] == content
+
+
+@pytest.mark.parametrize("name", ["structured_outputs", "guided_regex", "guided_grammar", "guided_choice"])
+def test_every_kind_of_form_takes_thoughts_and_calls(name: str) -> None:
+    asked: Any = {"structured_outputs": {"regex": "[ab]+"}, "guided_regex": "[ab]+", "guided_choice": ["aab", "b"]}
+    asked["guided_grammar"] = 'start: ("a" | "b")~3'
+    for said, content in (("<think>hm</think>aab", "aab"), ("aab", "aab")):
+        with engine(saying(said), None, thinks=True) as client:
+            message = chat(client, "x", **{name: asked[name]})["message"]
+        assert message["content"] == content and message.get("reasoning_content") in (None, "hm")
+
+
+def test_a_prompt_that_has_had_its_thoughts() -> None:
+    template = ChatTemplate(KNOWING + "<think>\n\n</think>\n\n")
+
+    def script(seen: tuple[int, ...]) -> int:
+        return ord("<")  # wherever it may
+
+    with engine(script, None, thinks=True, chat=template) as client:
+        message = chat(client, "x", tools=None, response_format=FORM)["message"]
+    assert json.loads(message["content"])["a"] in (1, 2) and "reasoning_content" not in message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from tandem.runtime.reading.forced import forced_calls
+from tandem.runtime.reading.forced import Surroundings, forced_calls
 from tandem.runtime.reading.formats import Format, Reading
 from tests.readings import read
 from tests.service import IM_END, byte_tokenizer
@@ -45,8 +45,9 @@ def vocabulary(as_tokens: bool) -> tuple[Any, Any]:
 def allows(text: str, form: Format, as_tokens: bool = False, **changes: Any) -> bool:
     """Whether `text` is an answer by the grammar, and may end there."""
     tokenizer, known = vocabulary(as_tokens)
-    given = {"several": True, "thoughts": None, "tokens": MARKERS if as_tokens else ()} | changes
-    grammar = llguidance.LLMatcher.grammar_from_lark(forced_calls(TOOLS, form, **given))
+    given = {"several": True, "thoughts": None} | changes
+    around = Surroundings(form, given["thoughts"], MARKERS if as_tokens else ())
+    grammar = llguidance.LLMatcher.grammar_from_lark(forced_calls(TOOLS, around, several=given["several"]))
     matcher = llguidance.LLMatcher(known, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.encode(text, add_special_tokens=False).ids
