@@ -57,7 +57,9 @@ EXAMPLES = examples(
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, epilog=EXAMPLES)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--prompt", metavar="TEXT", help="Answer one prompt on stdout and exit.")
-@click.option("--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends.")
+@click.option(
+    "--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends, /help says more."
+)
 @click.option("--raw", is_flag=True, help="Give --prompt to the model as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer to --prompt as a JSON object with its counts.")
 @click.option("--max-tokens", type=POSITIVE, help="Longest answer of --prompt and --chat.  [default: rest of context]")

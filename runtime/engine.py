@@ -55,6 +55,7 @@ class Engine:
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
+        self.num_lanes, self.max_queue = max_lanes or bound, max_queue
         self.meter = Meter()
         self.executor, self.prices = executor, prices
         self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
@@ -62,13 +63,12 @@ class Engine:
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
             raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
-        self._drafters, self._max_queue = drafters, max_queue
+        self._drafters = drafters
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
         self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
-        self._num_lanes = max_lanes or bound
-        self._idle_lanes = list(range(self._num_lanes - 1, -1, -1))
+        self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
         self._waiting: deque[Ticket] = deque()
@@ -104,7 +104,7 @@ class Engine:
         """Queue several requests, or none: as `submit`, and RequestError for more than could ever wait together."""
         for request, _ in asked:
             self._check(request)
-        if len(asked) > max(1, most := self._max_queue + self._num_lanes):
+        if len(asked) > max(1, most := self.max_queue + self.num_lanes):
             raise RequestError(
                 f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
                 " prompts a request",
@@ -113,7 +113,7 @@ class Engine:
             )
         tickets = [Ticket(request, Stopwatch(self.meter, request, sink)) for request, sink in asked]
         with self._lock:
-            if len(self._waiting) + len(tickets) > self._max_queue + len(self._idle_lanes):
+            if len(self._waiting) + len(tickets) > self.max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
             self._waiting += tickets
         return tickets

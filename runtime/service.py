@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandem import __version__
 from tandem.errors import RequestError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
+from tandem.runtime.live import Occupancy
+from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
@@ -32,6 +35,14 @@ class Worker(Protocol):
     def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def prices(self) -> PriceModel: ...
+
+    def occupancy(self) -> Occupancy: ...
 
     def metrics(self) -> Iterable[Family]: ...
 

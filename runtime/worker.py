@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from threading import Condition, Thread
 
 from tandem.errors import CapacityError
+from tandem.prices import PriceModel
 from tandem.runtime.engine import Engine
+from tandem.runtime.live import Occupancy
+from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family, Gauge
 from tandem.runtime.request import Request, Sink, Ticket
 
@@ -47,6 +50,25 @@ class Worker:
     @property
     def num_free_pages(self) -> int:
         return self._engine.num_free_pages
+
+    @property
+    def meter(self) -> Meter:
+        return self._engine.meter
+
+    @property
+    def prices(self) -> PriceModel:
+        return self._engine.prices
+
+    def occupancy(self) -> Occupancy:
+        engine, num_pages = self._engine, self._engine.executor.num_pages
+        return Occupancy(
+            busy_lanes=engine.num_running,
+            lanes=engine.num_lanes,
+            waiting=engine.num_waiting,
+            places=engine.max_queue,
+            reserved_pages=num_pages - engine.num_free_pages,
+            pages=num_pages,
+        )
 
     def metrics(self) -> Iterable[Family]:
         """All that is counted, and the state of the moment."""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.live import Occupancy
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.metrics import Family, Gauge
@@ -79,6 +81,7 @@ class ScriptedWorker:
     changed: threading.Condition = field(default_factory=threading.Condition)
     release: threading.Event = field(default_factory=threading.Event)
     meter: Meter = field(default_factory=Meter)
+    prices: PriceModel = field(default_factory=PriceModel)
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         if self.full:
@@ -96,6 +99,9 @@ class ScriptedWorker:
             self.num_cancels += 1
             ticket.cancelled = True
             self.changed.notify_all()
+
+    def occupancy(self) -> Occupancy:
+        return Occupancy(len(self.requests) - len(self.ends), 4, 0, 64, 0, 100)
 
     def metrics(self) -> Iterable[Family]:
         yield Gauge("num_requests_running", "In flight.", lambda: len(self.requests) - len(self.ends))

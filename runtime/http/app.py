@@ -18,10 +18,12 @@ from starlette.routing import Route
 from tandem import __version__
 from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.answer import Answers, ClientGone, unless_gone
-from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
+from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, ICON, PAGE, Edge, read_limited
 from tandem.runtime.http.errors import handle_error, json_response
+from tandem.runtime.http.live import Watch
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order
+from tandem.runtime.http.page import Page, no_icon
 from tandem.runtime.http.prompts import chat_order, check_model, completion_order
 from tandem.runtime.http.replies import Letterhead, Model, ModelList
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
@@ -49,8 +51,11 @@ def build_app(
     """The ASGI app; its `draining` turns new requests away."""
     endpoints = Endpoints(service, max_body_bytes, ping_seconds, body_seconds)
     routes = [
+        Route(PAGE, Page(asks_for_key=api_key is not None).show),
+        Route(ICON, no_icon),
         Route(HEALTH, endpoints.health),
         Route("/version", endpoints.version),
+        Route("/live", endpoints.live),
         Route("/metrics", endpoints.metrics),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
@@ -71,6 +76,7 @@ class Endpoints:
         self._max_body_bytes = max_body_bytes
         self._ping_seconds = ping_seconds
         self._body_seconds = body_seconds
+        self._watch = Watch(service)
         self._token_bytes = TokenBytes(service.tokenizer)
         self._model = Model(service.model, service.created, service.context_length)
 
@@ -88,6 +94,9 @@ class Endpoints:
 
     async def version(self, request: Request) -> Response:
         return json_response({"version": __version__})
+
+    async def live(self, request: Request) -> Response:
+        return Response(self._watch.json(), headers={"cache-control": "no-store"}, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         page = exposition(self._service.worker.metrics(), {"model_name": self._service.model})

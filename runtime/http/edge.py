@@ -19,6 +19,10 @@ from tandem.errors import CapacityError, RequestError, TandemError
 from tandem.runtime.http.errors import error_response
 
 HEALTH = "/health"
+PAGE, ICON = "/", "/favicon.ico"
+OPEN = frozenset({HEALTH, PAGE, ICON})
+"""Paths that need no key: they tell nothing of what is served."""
+
 BODY_SECONDS = 30.0
 """How long a client may pause while it sends a body."""
 
@@ -50,7 +54,7 @@ class Edge:
         await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
 
     def _refusal(self, path: str, headers: Headers) -> TandemError | None:
-        if path != HEALTH and self._api_key is not None:
+        if path not in OPEN and self._api_key is not None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
             # Only a header's own whitespace goes: bytes of a character may look like Latin-1's.
