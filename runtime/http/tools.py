@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tandem.errors import RequestError
 from tandem.runtime.http.schema import ChatBody, Tool
 
-Choice = Literal["none", "auto", "required", "named"]
+MAX_DEPTH = 64
+"""Levels of a schema; those who read one, templates and grammars among them, go down by recursion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +57,18 @@ def checked_schemas(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
         if schema.get("type", "object") != "object":
             message = f'the arguments of {function.name!r} are no object: their schema\'s type must be "object"'
             raise RequestError(message, param=f"{where}.parameters.type", code="invalid_value")
+        if _is_deeper(schema, MAX_DEPTH):
+            message = f"the schema of {function.name!r} is nested deeper than {MAX_DEPTH} levels"
+            raise RequestError(message, param=f"{where}.parameters", code="invalid_value")
         schemas[function.name] = schema
     return schemas
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        lists = (list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [inner for inner_values in lists for inner in inner_values]
+        if not level:
+            return False
+    return True

@@ -18,37 +18,53 @@ _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0*", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _OF_VALUE = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
-_MAX_DEPTH = 16
+_MAX_REFERENCES = 16
 
 
 def types_of(schema: Schema, key: str) -> frozenset[str]:
     """The JSON types that `schema`, one of an object, lets its property `key` have; all where it says nothing."""
-    return _types(schema, property_of(schema, key), 0)
+    try:
+        return _types(schema, property_of(schema, key), {})
+    except RecursionError:  # through references, which may be long chains
+        return ANY
 
 
 def property_of(schema: Schema, key: str) -> Schema:
     """What `schema`, one of an object, says of its property `key`; an empty schema where that is nothing."""
-    found = _find(schema, schema, key, 0)
+    try:
+        found = _find(schema, schema, key, set())
+    except RecursionError:
+        return {}
     return found if isinstance(found, Mapping) else {}
 
 
-def _find(root: Schema, schema: Any, key: str, depth: int) -> Any:
+def _find(root: Schema, schema: Any, key: str, seen: set[int]) -> Any:
+    """Schemas may refer to each other in circles, so each in `seen` is looked at once."""
     schema = _resolved(root, schema)
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+    if not isinstance(schema, Mapping) or id(schema) in seen:
         return None
+    seen.add(id(schema))
     properties, rest = schema.get("properties"), schema.get("additionalProperties")
     if isinstance(properties, Mapping) and key in properties:
         return _resolved(root, properties[key])
     for branch in _branches(schema):
-        if (found := _find(root, branch, key, depth + 1)) is not None:
+        if (found := _find(root, branch, key, seen)) is not None:
             return found
     return _resolved(root, rest)
 
 
-def _types(root: Schema, schema: Any, depth: int) -> frozenset[str]:
+def _types(root: Schema, schema: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
+    """`known` holds what is found, by schema; one that is looked at already says nothing of itself."""
     schema = _resolved(root, schema)
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+    if not isinstance(schema, Mapping):
         return ANY
+    if id(schema) not in known:
+        known[id(schema)] = ANY
+        known[id(schema)] = _own_types(root, schema, known)
+    return known[id(schema)]
+
+
+def _own_types(root: Schema, schema: Schema, known: dict[int, frozenset[str]]) -> frozenset[str]:
     named = schema.get("type")
     if isinstance(named, str):
         found = frozenset({named})
@@ -58,9 +74,9 @@ def _types(root: Schema, schema: Any, depth: int) -> frozenset[str]:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         found = frozenset(_OF_VALUE.get(type(value), "null") for value in values)
     elif alternatives := [*_listed(schema, "anyOf"), *_listed(schema, "oneOf")]:
-        found = frozenset().union(*(_types(root, one, depth + 1) for one in alternatives))
+        found = frozenset().union(*(_types(root, one, known) for one in alternatives))
     elif parts := _listed(schema, "allOf"):
-        found = ANY.intersection(*(_types(root, one, depth + 1) for one in parts))
+        found = ANY.intersection(*(_types(root, one, known) for one in parts))
     else:
         found = ANY
     return (found | {"null"} if schema.get("nullable") is True else found) & ANY or ANY
@@ -77,7 +93,7 @@ def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 def _resolved(root: Schema, schema: Any) -> Any:
     """`schema`, or what its `$ref` into the same document points at; None where that is nothing."""
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             return schema
         schema = root if reference.startswith("#") else None

@@ -260,9 +260,15 @@ def test_a_template_that_knows_one_call_a_message_gets_them_one_by_one() -> None
     assert text == "user:hi; assistant:b; tool:two; assistant:soa; tool:one; user:and; assistant:c; assistant:d; "
 
 
+DEEP: dict[str, Any] = {}
+for _ in range(40):
+    DEEP = {"anyOf": [DEEP]}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
+        ({"tools": [function("a", b=DEEP)]}, "tools[0].function.parameters"),
         ({"tools": {}}, "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),

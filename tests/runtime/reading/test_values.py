@@ -96,6 +96,18 @@ def test_where_a_property_may_stand() -> None:
     assert types_of({"additionalProperties": True}, "a") == ANY
 
 
+def test_schemas_that_refer_to_each_other_in_circles() -> None:
+    """As many ways through them as there are grains of sand; each is looked at once."""
+    circle: list[Any] = [{"$ref": "#"}, {"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]
+    schema = {"anyOf": circle, "$defs": {"x": {"oneOf": circle, "anyOf": circle}, "y": {"allOf": circle}}}
+    assert types_of(schema, "a") == ANY
+    within: dict[str, Any] = {"properties": {"a": {"$ref": "#/$defs/x"}}} | schema
+    assert types_of(within, "a") == ANY
+    chain = {f"n{i}": {"anyOf": [{"$ref": f"#/$defs/n{i + 1}"}]} for i in range(3000)}
+    for schema in ({"anyOf": [{"$ref": "#/$defs/n0"}]}, {"properties": {"a": {"$ref": "#/$defs/n0"}}}):
+        assert types_of(schema | {"$defs": chain}, "a") == ANY
+
+
 junk = st.recursive(
     st.none()
     | st.booleans()
