@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
 
-from tandem.keys import Kind
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import TokenLogprob, measure
@@ -21,6 +21,9 @@ from tandem.runtime.slots import StateSlots
 
 PASS_STEPS = 6.0
 """What a pass may cost, in plain steps at its context: so long do those wait that decode beside it, or come next."""
+
+LEAST_ROWS = MAX_TREE_ROWS
+"""A pass may always have as many rows as the widest verify, whatever they cost."""
 
 
 class Prices(Protocol):
@@ -38,8 +41,8 @@ class Prefill:
         self._executor, self._pages, self._slots, self._prices = executor, pages, slots, prices
         most = executor.geometry.max_rows
         self._chunk = chunk or most
-        programs = sorted({rows for kind, _, rows in executor.entries if kind is Kind.EXTEND and rows})
-        self._counts = programs or [*range(32, most, 32), most]
+        programs = {rows for kind, _, rows in executor.entries if kind is Kind.EXTEND and rows >= LEAST_ROWS}
+        self._counts = sorted({*(programs or range(LEAST_ROWS, most, LEAST_ROWS)), most})
 
     def run(self, lanes: Sequence[Lane]) -> None:
         """One pass over `lanes`, whose prompts are not all in; each gets an even share, as far as it needs it."""
@@ -101,7 +104,7 @@ class Prefill:
         return [measure(self._executor.logits(first + i), token, count) for i, token in enumerate(followers)]
 
     def _rows(self, context: int) -> int:
-        """The most rows that a pass may have at `context`; the fewest that there is a program for it always may."""
+        """The most rows that a pass may have at `context`."""
         limit = PASS_STEPS * self._prices.ms(context, Kind.EXTEND, 1)
         dear = (i for i, rows in enumerate(self._counts) if self._prices.ms(context, Kind.EXTEND, rows) > limit)
         return self._counts[max(next(dear, len(self._counts)) - 1, 0)]

@@ -98,7 +98,7 @@ def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None
                 messages.clear()
                 continue
             case "/stats":
-                click.echo(f"{len(answers)} answers: {summary(*answers)}", err=True)
+                click.echo(f"answers: {len(answers)} {summary(*answers)}", err=True)
                 continue
         messages.append({"role": "user", "content": line})
         try:

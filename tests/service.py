@@ -187,13 +187,14 @@ def scripted_service(worker: Any, **changes: Any) -> Service:
 
 
 @contextmanager
-def on_loopback(app: Callable[..., Any]) -> Iterator[str]:
-    """The app behind a real uvicorn on a free port of 127.0.0.1; yields its address."""
+def on_loopback(app: Callable[..., Any], **options: Any) -> Iterator[str]:
+    """The app behind a real uvicorn on a free port of 127.0.0.1; yields its address. `options` are uvicorn's."""
     import socket
 
     import uvicorn
 
-    config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, timeout_graceful_shutdown=1)
+    own = {"log_config": None, "lifespan": "off", "access_log": False, "timeout_graceful_shutdown": 1}
+    config = uvicorn.Config(app, **{**own, **options})
     server = uvicorn.Server(config)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

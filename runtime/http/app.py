@@ -22,6 +22,7 @@ from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, ICON, PAGE, Edge, rea
 from tandem.runtime.http.errors import handle_error, json_response
 from tandem.runtime.http.live import Watch
 from tandem.runtime.http.logprobs import Wording
+from tandem.runtime.http.openapi import description_route
 from tandem.runtime.http.order import Order
 from tandem.runtime.http.page import Page, no_icon
 from tandem.runtime.http.prompts import chat_order, check_model, completion_order
@@ -64,6 +65,7 @@ def build_app(
         Route("/v1/completions", endpoints.completions, methods=["POST"]),
         Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
     ]
+    routes.append(description_route(routes, keyed=api_key is not None))
     errors = dict.fromkeys((HTTPException, TandemError, Exception), handle_error)
     return Edge(Starlette(routes=routes, exception_handlers=errors), api_key=api_key)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import uuid
 
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.errors import CapacityError, RequestError, TandemError
+from tandem.errors import CapacityError, RequestError
 from tandem.runtime.http.errors import error_response
 
 HEALTH = "/health"
@@ -25,7 +26,10 @@ OPEN = frozenset({HEALTH, PAGE, ICON})
 
 BODY_SECONDS = 30.0
 """How long a client may pause while it sends a body."""
+MAX_PAUSES = 10
+"""A whole body may take this many times as long: a byte now and then must not hold its connection for ever either."""
 
+_logger = logging.getLogger(__name__)
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -45,15 +49,30 @@ class Edge:
         given = headers.get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
+        whole = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal whole
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
 
         refusal = self._refusal(scope["path"], headers)
-        await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
+        try:
+            await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
+        except Exception:
+            if not whole:
+                raise
+            # uvicorn would close the connection behind the answer, with the client's next request on its way.
+            _logger.exception("a request failed")
 
-    def _refusal(self, path: str, headers: Headers) -> TandemError | None:
+    def _refusal(self, path: str, headers: Headers) -> Exception | None:
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy in front may see another end of the body: what follows it is not to be trusted.
+            return HTTPException(
+                400, "content-length and transfer-encoding exclude each other", {"connection": "close"}
+            )
         if path not in OPEN and self._api_key is not None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
@@ -73,22 +92,24 @@ class Edge:
 async def read_limited(request: Request, max_bytes: int, patience: float = BODY_SECONDS) -> bytes:
     """The request's body. Raises HTTPException 413 as soon as it is known to be longer than `max_bytes`.
 
-    408 when nothing of it came for `patience` seconds: a half-sent body must not hold its connection for ever.
+    408 when nothing of it came for `patience` seconds, or it took `MAX_PAUSES` times as long: a half-sent body must not
+    hold its connection for ever.
     """
     declared = request.headers.get("content-length", "0")
     data = bytearray()
     if not declared.isdecimal() or int(declared) <= max_bytes:
         now = asyncio.get_running_loop().time
+        last = now() + MAX_PAUSES * patience
         try:
             async with asyncio.timeout(patience) as wait:
                 async for piece in request.stream():
-                    wait.reschedule(now() + patience)
+                    wait.reschedule(min(now() + patience, last))
                     data += piece
                     if len(data) > max_bytes:
                         break
                 else:
                     return bytes(data)
         except TimeoutError:
-            message = f"the rest of the body did not come within {patience:g} seconds"
+            message = f"the body did not come: it may pause {patience:g} seconds and take {MAX_PAUSES * patience:g}"
             raise HTTPException(408, message, {"connection": "close"}) from None
     raise HTTPException(413, f"the body is longer than {max_bytes} bytes")

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -89,9 +90,10 @@ class ChatChunkChoice(Struct):
 
 
 Choice = TextChoice | ChatChoice | ChatChunkChoice
+AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 
-class Reply(Struct):
+class Reply(Struct, Generic[AnyChoice]):
     """A whole answer or one chunk of it; what is not asked for is left out."""
 
     id: str
@@ -99,7 +101,7 @@ class Reply(Struct):
     created: int
     model: str
     system_fingerprint: str
-    choices: Sequence[Choice]
+    choices: Sequence[AnyChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 

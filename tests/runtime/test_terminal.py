@@ -174,7 +174,7 @@ def test_commands_are_not_for_the_model(capsys: pytest.CaptureFixture[str]) -> N
     first, second, third, fourth = worker.requests
     assert first.prompt == third.prompt != second.prompt
     assert b"/etc is a folder" in bytes(i for i in fourth.prompt if i < 256)
-    assert f"2 answers: [{len(first.prompt) + len(second.prompt)} + 8 tokens," in err
+    assert f"answers: 2 [{len(first.prompt) + len(second.prompt)} + 8 tokens," in err
 
 
 def test_a_summary_of_several_answers() -> None:
