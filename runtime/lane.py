@@ -38,6 +38,7 @@ class Lane:
         self.stats = LaneStats(prompt_tokens=len(request.prompt))
         self.finish: FinishReason | None = None
         self.error: RequestError | None = None
+        self._num_sound = 0  # tokens of the last round that were drawn before a guide could not go on
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
@@ -83,7 +84,7 @@ class Lane:
             fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees]
             return [tree for tree in fitted if tree.num_drafted] if self.guides else fitted
         except RequestError as error:
-            self._refuse(error)
+            self._refuse(error, 0)
             return []
         except Exception:
             self._drop_drafter()
@@ -115,7 +116,7 @@ class Lane:
                     changed = guide.applied(logits() if changed is None else changed, said)
             return changed
         except RequestError as error:
-            self._refuse(error)
+            self._refuse(error, len(said))
             return None
 
     def commit(self, tokens: list[int], kv_rows: int, drafted: int = 0) -> None:
@@ -133,7 +134,7 @@ class Lane:
             for guide in self.guides:
                 guide.extend(tokens)
         except RequestError as error:
-            self._refuse(error)
+            self._refuse(error, len(tokens))
         self.stats.completion_tokens += len(tokens)
         if self.error is not None:
             self.finish = FinishReason.ERROR
@@ -158,14 +159,16 @@ class Lane:
         if self.ticket.cancelled:
             self.finish = FinishReason.CANCELLED
             return
-        if self.error is not None:  # what its last round brought is not what was asked for
-            return
         measured, self.logprobs = self.logprobs, []
+        if self.error is not None:
+            tokens, measured = tokens[: self._num_sound], measured[: self._num_sound]
+            if not tokens:
+                return
         try:
             if measured:
                 cast(MeasuringSink, self.ticket.sink).measured(measured)
             if self.ticket.sink.tokens(tokens):
-                self.finish = FinishReason.STOP
+                self.finish, self.error = FinishReason.STOP, None
         except Exception:
             log.exception("a sink failed; its request is cancelled")
             self.finish = FinishReason.CANCELLED
@@ -178,9 +181,12 @@ class Lane:
             log.exception("a sink failed; its request is cancelled")
             self.ticket.cancelled, self.finish = True, FinishReason.CANCELLED
 
-    def _refuse(self, error: RequestError) -> None:
-        """A guide's failure ends the lane when the round at hand is over; until then the model has its way."""
-        self.error, self.guides = error, []
+    def _refuse(self, error: RequestError, num_sound: int) -> None:
+        """A guide's failure ends the lane when the round at hand is over, behind `num_sound` of its tokens.
+
+        Until then the model has its way.
+        """
+        self.error, self.guides, self._num_sound = error, [], num_sound
 
     def _drop_drafter(self) -> None:
         """A drafter's failure costs the lane its drafter: guesses may speed a text up, never end it."""

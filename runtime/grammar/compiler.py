@@ -65,7 +65,7 @@ class Grammars:
             raise RequestError(message, param=param, code="invalid_grammar") from error
 
         def make(prompt: Sequence[int], stop_ids: Collection[int]) -> Guide:
-            return GrammarGuide(matcher.deep_copy(), vocabulary.vocab_size, param)
+            return GrammarGuide(matcher, vocabulary.vocab_size, param)
 
         return make
 

@@ -96,6 +96,7 @@ def _wishes(asked: Constraints) -> Iterator[Wish]:
     if asked.structured_outputs is not None:
         yield from _structured(asked.structured_outputs)
     spacing = _spacing(asked.guided_whitespace_pattern, compact=False)
+    _for_json("guided_whitespace_pattern", asked.guided_whitespace_pattern, asked.guided_json)
     yield from _present("guided_json", asked.guided_json, lambda schema: specification.json_schema(schema, spacing))
     yield from _present("guided_regex", asked.guided_regex, specification.regex)
     yield from _present("guided_choice", asked.guided_choice, specification.choice)
@@ -121,7 +122,9 @@ def _formatted(wanted: ResponseFormat) -> Iterator[Wish]:
 
 def _structured(wanted: StructuredOutputs) -> Iterator[Wish]:
     spacing = _spacing(wanted.whitespace_pattern, compact=bool(wanted.disable_any_whitespace))
-    whole = "structured_outputs"
+    whole, form = "structured_outputs", wanted.json if wanted.json is not None else wanted.json_object or None
+    _for_json(f"{whole}.whitespace_pattern", wanted.whitespace_pattern, form)
+    _for_json(f"{whole}.disable_any_whitespace", wanted.disable_any_whitespace or None, form)
     yield from _present(f"{whole}.json", wanted.json, lambda schema: specification.json_schema(schema, spacing))
     yield from _present(f"{whole}.regex", wanted.regex, specification.regex)
     yield from _present(f"{whole}.choice", wanted.choice, specification.choice)
@@ -133,6 +136,11 @@ def _structured(wanted: StructuredOutputs) -> Iterator[Wish]:
 def _present(param: str, value: Any, specified: Callable[[Any], Specification]) -> Iterator[Wish]:
     if value is not None:
         yield param, lambda: specified(value)
+
+
+def _for_json(param: str, value: Any, form: Any) -> None:
+    if value is not None and form is None:
+        raise RequestError(f"{param} is for JSON, and no schema stands beside it; leave it out", param=param)
 
 
 def _spacing(pattern: str | None, *, compact: bool) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from llguidance import LLMatcher
 
 from tandem.errors import RequestError
 from tandem.runtime.grammar import specification
-from tandem.runtime.grammar.guide import SOURCE
+from tandem.runtime.grammar.guide import SOURCE, GrammarGuide
 from tandem.tree import DraftTree
-from tests.grammars import END, INTEGER, VOCAB, ids, legal, spelled, tokenizer
+from tests.grammars import END, INTEGER, VOCAB, ids, legal, spelled, tokenizer, vocabulary
 from tests.runtime.grammar.kinds import GRAMMARS, KINDS, MAKERS, SOURCES, guide_of
 
 
@@ -116,3 +117,58 @@ def test_lanes_of_one_request_have_a_matcher_each() -> None:
     second.extend(spelled("ye"))
     assert np.array_equal(first.applied(flat, []), before)
     assert not np.array_equal(second.applied(flat, []), before)
+
+
+class Brittle:
+    """A matcher that fails for good at its `patience`th token, whatever it is; a copy begins anew."""
+
+    def __init__(self, matcher: LLMatcher, patience: int) -> None:
+        self._matcher, self._patience, self._left = matcher, patience, patience
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+    def deep_copy(self) -> Brittle:
+        return Brittle(self._matcher.deep_copy(), self._patience)
+
+    def _spend(self, count: int) -> bool:
+        self._left -= count
+        return self._left >= 0
+
+    def is_error(self) -> bool:
+        return self._left < 0 or self._matcher.is_error()
+
+    def get_error(self) -> str:
+        return "out of patience"
+
+    def consume_token(self, token: int) -> bool:
+        return self._spend(1) and self._matcher.consume_token(token)
+
+    def consume_tokens(self, tokens: list[int]) -> bool:
+        return self._spend(len(tokens)) and self._matcher.consume_tokens(tokens)
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        return self._matcher.try_consume_tokens(tokens) if self._spend(len(tokens)) else 0
+
+    def rollback(self, count: int) -> bool:
+        return self._left >= 0 and self._matcher.rollback(count)
+
+
+@pytest.mark.parametrize("patience", range(3, 9))
+def test_only_the_text_may_bring_a_matcher_to_its_limits(patience: int) -> None:
+    """What drafts and questions cost it does not count: a request fails where a fresh matcher does."""
+    source, row = SOURCES["lark"], np.zeros(VOCAB, np.float32)
+    fragile: Any = Brittle(LLMatcher(vocabulary(), source, log_level=0), patience)
+    guide, text = GrammarGuide(fragile, VOCAB, "grammar"), spelled("say no, 1234")
+    for place, token in enumerate(text):
+        guide.cut(DraftTree.chain(1, text[place : place + 3], [0.5] * len(text[place : place + 3]), "x"))
+        for said in ([token], [], [token]):
+            if place + len(said) <= patience:
+                allowed = legal(source, [*text[:place], *said])
+                assert np.flatnonzero(guide.applied(row, said) == 0).tolist() == allowed
+        if place == patience:
+            with pytest.raises(RequestError, match="out of patience") as caught:
+                guide.extend([token])
+            assert caught.value.param == "grammar"
+            return
+        guide.extend([token])

@@ -155,18 +155,36 @@ def test_where_penalties_leave_nothing_the_grammar_wins(temperature: float) -> N
 
 
 def test_a_grammar_that_cannot_go_on_ends_its_lane_alone() -> None:
-    """Its limits are met only after some tokens; other lanes never know."""
-    endless = specification.regex("[xy]{3}a{5000}z|q")
-    failing = Request((1, 2), 60, stop_ids=frozenset({END}), guides=(GRAMMARS.compile(endless, "guided_regex"),))
+    """Its limits are met only after some tokens: those are given, and no other lane ever knows."""
+    endless = specification.regex("[xy]{9}a{5000}z")
+    failing = Request(
+        (1, 2), 60, stop_ids=frozenset({END}), logprobs=0, guides=(GRAMMARS.compile(endless, "guided_regex"),)
+    )
     beside = Request((3, 4, 5), 40)
     answers = {beside.prompt: plain_text(beside, VOCAB, CAPACITIES.context_length)}
-    for schedule in ([], [Guess(3, 1, 2)]):
+    given = list[list[int]]()
+    for schedule in ([], [Guess(3, 1, 2)], [Guess(7)], [Guess(0, 2, 3)]):
         (broken, sound), _ = served([failing, beside], answers, schedule)
         assert sound.ids == answers[beside.prompt] and sound.reason is FinishReason.LENGTH
-        if broken.reason is FinishReason.STOP:
-            assert text_of(broken.ids) == "q"
-            continue
         assert broken.reason is FinishReason.ERROR and isinstance(broken.error, RequestError)
         assert (broken.error.param, broken.error.code, broken.error.status) == ("guided_regex", "grammar_failed", 400)
         assert "bytes follow without a choice" in str(broken.error)
-        assert re.fullmatch("[xy]{0,3}", text_of(broken.ids))
+        assert re.fullmatch("[xy]{9}", text_of(broken.ids)) and len(broken.logprobs) == len(broken.ids)
+        given.append(broken.ids)
+        answers[failing.prompt] = [*broken.ids, *ids("aaaa")]
+    assert given == given[:1] * 4
+
+
+def test_a_stop_before_the_failure_is_the_earlier_end() -> None:
+    """Both may come in one round of drafts."""
+    endless = specification.regex("[xy]{9}a{5000}z")
+    failing = Request((1, 2), 60, stop_ids=frozenset({END}), guides=(GRAMMARS.compile(endless),))
+    (broken,), _ = served([failing], {}, [])
+    executor = ScriptedExecutor(capacities=CAPACITIES)
+    drafter = lambda: ScriptedDrafter({failing.prompt: broken.ids}, [Guess(12)], VOCAB)  # noqa: E731
+    engine = Engine(executor, drafters=drafter, router=EvenRouter(), prices=FreePrices())
+    engine.submit(failing, sink := Recorder(wants=4))
+    while engine.step():
+        pass
+    assert sink.reason is FinishReason.STOP and sink.error is None
+    assert len(sink.blocks) == 2 and sink.ids == broken.ids
