@@ -6,6 +6,7 @@ Knows nothing of engines or HTTP. What is given out depends on the ids alone, ne
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -158,6 +159,8 @@ def byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = byte_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte in vocabularies that fall back to bytes for what has no token."""
 
 
 class ByteDecoder:
@@ -207,7 +210,7 @@ class WindowDecoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, skip: Set[int]) -> None:
-        self._decode = partial(tokenizer.decode, skip_special_tokens=False)
+        self._decode, self._token_of = partial(tokenizer.decode, skip_special_tokens=False), tokenizer.id_to_token
         self._skip = skip
         self._context: list[int] = []
         self._pending: list[int] = []
@@ -218,7 +221,7 @@ class WindowDecoder:
         self._pending.append(token_id)
         before = self._decode(self._context)
         text = self._decode(self._context + self._pending)
-        if text.endswith("\ufffd") and len(self._pending) < MAX_HELD_TOKENS:
+        if text.endswith("\ufffd") and len(self._pending) < MAX_HELD_TOKENS and not self._is_whole():
             return ""
         if len(text) <= len(before):  # nothing visible yet: keep it as context of what follows
             self._context += self._pending
@@ -226,6 +229,14 @@ class WindowDecoder:
             return ""
         self._context, self._pending = self._pending, []
         return text[len(before) :]
+
+    def _is_whole(self) -> bool:
+        """Whether what is pending are bytes of whole characters: U+FFFD itself may be one."""
+        found = [_BYTE_TOKEN.fullmatch(self._token_of(token_id) or "") for token_id in self._pending]
+        try:
+            return bool(bytes(int(match.group(1), 16) for match in found if match).decode()) and all(found)
+        except UnicodeDecodeError:
+            return False
 
 
 def _special_ids(tokenizer: Tokenizer, shown: Collection[str] = ()) -> frozenset[int]:
