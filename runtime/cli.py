@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
 TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "json_schema")
-SERVING_FLAGS = ("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue")
+SERVING_FLAGS = (
+    *("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue"),
+    *("tool_call_parser", "reasoning_parser"),
+)
 
 LONE = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Libraries would start a thread a core for work they never get here; what the user has set stays."""
@@ -113,6 +116,18 @@ EXAMPLES = examples(
 @click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4 on a CPU, 8 on a GPU]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
+@click.option(
+    "--tool-call-parser",
+    type=click.Choice(["auto", "hermes", "qwen-xml", "llama"]),
+    default="auto",
+    help="How the model writes tool calls; auto: as its chat template does.",
+)
+@click.option(
+    "--reasoning-parser",
+    type=click.Choice(["auto", "think", "none"]),
+    default="auto",
+    help="Part <think> blocks from answers; auto: if the chat template knows them.",
+)
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")
 @click.option(
     "--trust-key",
@@ -204,7 +219,7 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
-    named = {name: flags[name] for name in (*names, "served_model_name")}
+    named = {name: flags[name] for name in (*names, "served_model_name", "tool_call_parser", "reasoning_parser")}
     return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
 
 

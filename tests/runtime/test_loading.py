@@ -17,6 +17,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
+from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
 from tests.bundles import state_home
 from tests.fakes import ScriptedExecutor, geometry
@@ -86,6 +87,25 @@ def test_options_bound_the_service(bundle: list[dict[str, Any]]) -> None:
     service.worker.stop()
     assert service.context_length == 64
     assert bundle == [{"threads": 3, "num_pages": (64 + MAX_TREE_ROWS) // CAPACITIES.page_tokens, "num_slots": 1}]
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "form", "thoughts"),
+    [
+        (TEMPLATE, LoadOptions(), Format.HERMES, False),
+        (TEMPLATE, LoadOptions(tool_call_parser="llama", reasoning_parser="think"), Format.LLAMA, True),
+        ("<function=f> <think>", LoadOptions(), Format.QWEN_XML, True),
+        ("<function=f> <think>", LoadOptions(tool_call_parser="hermes", reasoning_parser="none"), Format.HERMES, False),
+    ],
+)
+def test_how_answers_are_read(
+    bundle: list[dict[str, Any]], template: str, options: LoadOptions, form: Format, thoughts: bool
+) -> None:
+    """As the template has it, or as the user says."""
+    reader.open_bundle(Path("x")).manifest.tokenizer.chat_template = template
+    service = load(Path("x"), options)
+    service.worker.stop()
+    assert (service.call_format, service.thinks) == (form, thoughts)
 
 
 @pytest.mark.parametrize("options", [LoadOptions(max_num_seqs=3), LoadOptions(max_model_len=129)])
