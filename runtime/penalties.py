@@ -72,8 +72,10 @@ class PenalizedText:
             changed[repeating] = _BLOCKED
             if changed.max() == _BLOCKED:
                 changed[repeating] = before
-        if len(self._ids) + len(said) - self._prompt_tokens < p.min_tokens and len(self._stop_ids) < len(changed):
-            changed[self._stop_ids] = _BLOCKED
+        if len(self._ids) + len(said) - self._prompt_tokens < p.min_tokens:
+            held = self._stop_ids[: np.searchsorted(self._stop_ids, len(changed))]  # others never come
+            if len(held) < len(changed):
+                changed[held] = _BLOCKED
         return changed
 
     def _take_off(self, logits: np.ndarray, said: Sequence[int]) -> None:

@@ -80,7 +80,7 @@ def choice(texts: Sequence[str]) -> Specification:
     if not texts:
         raise RequestError("there is nothing to choose from; give at least one text")
     # One terminal: as rules, each would be an item of its own in every state.
-    words = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    words = " | ".join(json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for text in texts)
     return Specification(Language.LARK, f"start: CHOICE\nCHOICE: {words}\n")
 
 

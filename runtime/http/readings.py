@@ -51,4 +51,8 @@ def chat_guides(
     if body.ignore_eos:
         raise RequestError("ignore_eos goes against tool_choice: an answer ends with its calls", param="ignore_eos")
     several = offer.parallel and isinstance(body.tool_choice, str)
-    return [service.grammars.compile(lark(forced_calls(offer.schemas, around, several=several)), "tool_choice")]
+    try:
+        wanted = lark(forced_calls(offer.schemas, around, several=several))
+    except RequestError as error:
+        raise RequestError(f"tool_choice: {error}", param="tool_choice", code="invalid_grammar") from error
+    return [service.grammars.compile(wanted, "tool_choice")]

@@ -42,7 +42,7 @@ class Body(Constraints, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     no_repeat_ngram_size: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -114,7 +114,7 @@ class Message(Struct, kw_only=True):
 class FunctionTool(Struct, kw_only=True):
     """`parameters` is a JSON schema of an object; null for a function without any."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$(?!\n)")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -5,9 +5,14 @@ Knows nothing of prompts and texts.
 
 from __future__ import annotations
 
+import re
+
 from tandem.errors import RequestError
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody
 from tandem.runtime.request import Penalties, Sampling
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,18}")
+"""Written one way, so that no two keys of a body name the same token."""
 
 
 def sampling(body: Body) -> Sampling:
@@ -51,9 +56,9 @@ def alternatives(body: Body) -> int | None:
 
 def penalties(body: Body) -> Penalties:
     bias = body.logit_bias or {}
-    stray = next((key for key in bias if not (key.isascii() and key.isdigit())), None)
+    stray = next((key for key in bias if not _TOKEN_ID.fullmatch(key)), None)
     if stray is not None:
-        raise RequestError(f"logit_bias: {stray!r} is no token id", param="logit_bias", code="invalid_value")
+        raise RequestError(f"logit_bias: {stray[:64]!r} is no token id", param="logit_bias", code="invalid_value")
     return Penalties(
         repetition=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         presence=body.presence_penalty or 0.0,

@@ -97,6 +97,16 @@ def test_stop_ids_wait_for_min_tokens() -> None:
     assert held.applied(LOGITS, [5, 6]).argmax() == 11
 
 
+def test_stop_ids_beyond_the_vocabulary_never_come() -> None:
+    held = text(Penalties(min_tokens=3), [1, 2], [4], {11, VOCAB, 2**31 - 1})
+    wanted = LOGITS.copy()
+    wanted[11] = -np.inf
+    np.testing.assert_array_equal(held.applied(LOGITS), wanted)
+    np.testing.assert_array_equal(text(Penalties(min_tokens=3), [1], [], {VOCAB}).applied(LOGITS), LOGITS)
+    every = text(Penalties(min_tokens=3), [1], [], {*range(VOCAB), VOCAB})
+    np.testing.assert_array_equal(every.applied(LOGITS), LOGITS)
+
+
 @pytest.mark.parametrize(
     ("wanted", "param"),
     [

@@ -49,6 +49,7 @@ def accepts(wanted: Specification, text: str, *, spelling: Callable[[str], list[
         (specification.choice(["yes", "no"]), "no", "n"),
         (specification.choice(["", 'a"\\\n\té😀', "no"]), 'a"\\\n\té😀', "x"),
         (specification.choice([""]), "", "a"),
+        (specification.choice(["a\x7f\0", "b"]), "a\x7f\0", "a\x7f"),
         (specification.grammar(GBNF), "no  12", "no"),
         (specification.grammar('start: "a" b\nb: /[0-9]+/'), "a7", "a"),
         (specification.lark('start: "<" %json {"type": "boolean"} ">"'), "<true>", "<tru>"),

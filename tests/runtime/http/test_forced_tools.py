@@ -122,6 +122,14 @@ def test_what_goes_against_a_forced_call() -> None:
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
 
 
+def test_more_tools_than_a_grammar_holds() -> None:
+    with engine(None, None) as client:
+        tools = [function(f"f{i}", a={"type": "string"}) for i in range(1000)]
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": "required"}
+        error = client.post(CHAT, json=body).json()["error"]
+    assert error["param"] == "tool_choice" and "at most 65536" in error["message"]
+
+
 FORM = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"enum": [1, 2]}}}}}
 FORM["json_schema"]["schema"] |= {"required": ["a"], "additionalProperties": False}  # type: ignore[index]
 KNOWING = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"

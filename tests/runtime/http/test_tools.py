@@ -273,6 +273,7 @@ for _ in range(40):
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [function("a b")]}, "tools[0].function.name"),
+        ({"tools": [function("a\n")]}, "tools[0].function.name"),
         ({"tools": [function("a"), function("a")]}, "tools[1].function.name"),
         (
             {"tools": [{"type": "function", "function": {"name": "a", "parameters": [1]}}]},
