@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from tandem.errors import RequestError
+from tandem.errors import RequestError, TandemError
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
@@ -37,7 +37,7 @@ class Lane:
         self.kv_length = 0
         self.stats = LaneStats(prompt_tokens=len(request.prompt))
         self.finish: FinishReason | None = None
-        self.error: RequestError | None = None
+        self.error: TandemError | None = None
         self._num_sound = 0  # tokens of the last round that were drawn before a guide could not go on
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
@@ -115,7 +115,7 @@ class Lane:
                 for guide in guides:
                     changed = guide.applied(logits() if changed is None else changed, said)
             return changed
-        except RequestError as error:
+        except Exception as error:
             self._refuse(error, len(said))
             return None
 
@@ -133,7 +133,7 @@ class Lane:
         try:
             for guide in self.guides:
                 guide.extend(tokens)
-        except RequestError as error:
+        except Exception as error:
             self._refuse(error, len(tokens))
         self.stats.completion_tokens += len(tokens)
         if self.error is not None:
@@ -181,11 +181,14 @@ class Lane:
             log.exception("a sink failed; its request is cancelled")
             self.ticket.cancelled, self.finish = True, FinishReason.CANCELLED
 
-    def _refuse(self, error: RequestError, num_sound: int) -> None:
+    def _refuse(self, error: Exception, num_sound: int) -> None:
         """A guide's failure ends the lane when the round at hand is over, behind `num_sound` of its tokens.
 
-        Until then the model has its way.
+        Until then the model has its way. A guide that is wrong itself ends its own request, not all of them.
         """
+        if not isinstance(error, TandemError):
+            log.error("a guide failed; its request ends", exc_info=error)
+            error = TandemError(f"what the request asks of its tokens failed ({error}); the server's log says more")
         self.error, self.guides, self._num_sound = error, [], num_sound
 
     def _drop_drafter(self) -> None:

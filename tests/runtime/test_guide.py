@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
+from tandem.errors import TandemError
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import Request
+from tandem.runtime.request import FinishReason, Request
 from tests.fake_guide import Remainders, forbidden
 from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, marks, plain_text, row_logits
 
@@ -42,3 +46,42 @@ def test_drafts_are_cut_where_a_guide_forbids_them(monkeypatch: pytest.MonkeyPat
     _, cut, _ = served(REQUEST, wide, monkeypatch)
     _, whole, _ = served(Request((7, 3), 40, guides=(Remainders.lax,)), wide, monkeypatch)
     assert 0 < cut < whole
+
+
+class Broken(Remainders):
+    """Fails as a bug would, at the fourth token of the answer: when it is drawn, or when it is taken in."""
+
+    where = "applied"
+
+    def changes(self, said: Sequence[int]) -> bool:
+        return True
+
+    def keeps(self, token: int, said: Sequence[int]) -> bool:
+        return False
+
+    def applied(self, logits: np.ndarray, said: Sequence[int]) -> np.ndarray:
+        if self.where == "applied" and len(self._text) + len(said) == 5:
+            raise IndexError("off by one")
+        return super().applied(logits, said)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        super().extend(tokens)
+        if self.where == "extend" and len(self._text) >= 6:
+            raise IndexError("off by one")
+
+
+@pytest.mark.parametrize(("where", "count"), [("applied", 3), ("extend", 4)])
+def test_a_guide_that_is_wrong_ends_its_own_request(
+    where: str, count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Broken, "where", where)
+    engine = Engine(ScriptedExecutor(), drafters=None, router=EvenRouter(), prices=FreePrices())
+    engine.submit(Request((7, 3), 40, guides=(Broken,)), broken := Recorder())
+    engine.submit(REQUEST, sound := Recorder())
+    while engine.step():
+        pass
+    wanted = plain_text(REQUEST, VOCAB, CONTEXT)
+    assert (sound.ids, sound.reason) == (wanted, FinishReason.LENGTH)
+    assert (broken.ids, broken.reason) == (wanted[:count], FinishReason.ERROR)
+    assert isinstance(broken.error, TandemError) and "off by one" in str(broken.error)
+    assert "a guide failed" in caplog.text
