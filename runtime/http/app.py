@@ -144,10 +144,15 @@ class Endpoints:
                 ends = await unless_gone(request.receive, answers.whole())
         except (ClientDisconnect, ClientGone):
             return Response(status_code=CLIENT_GONE)
-        given = order.given(ends)
-        choices = [writer.whole(end) for writer, end in zip(writers, given, strict=True)]
-        usage = order.usage(len(end.ids) for end in ends)
-        return json_response(letterhead.whole(choices, usage, writers[0].beside(given[0])))
+
+        def worded() -> Response:
+            given = order.given(ends)
+            choices = [writer.whole(end) for writer, end in zip(writers, given, strict=True)]
+            usage = order.usage(len(end.ids) for end in ends)
+            return json_response(letterhead.whole(choices, usage, writers[0].beside(given[0])))
+
+        # A long prompt's logprobs take a second to word, and other streams go on meanwhile.
+        return await asyncio.to_thread(worded) if any(end.prompt for end in ends) else worded()
 
 
 def _stream_options(body: Body) -> StreamOptions:
