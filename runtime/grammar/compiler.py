@@ -29,6 +29,8 @@ STACK_BYTES = 256 * 2**20
 """llguidance recurses where rules refer to rules: some 10 KiB of stack a level. Few of these become memory."""
 MAX_ITEMS_IN_ROW = 10_000
 """Rules that may be open at one byte: a schema of a thousand optional keys has four thousand."""
+MAX_ITEMS_IN_STEP = 10_000
+"""Those that one token's mask may open in all: it is made in the engine's thread, and every lane waits for it."""
 
 MAX_RULES = 400
 """Rules of a Lark grammar: an error below as many that refer to each other takes llguidance seconds to word."""
@@ -124,7 +126,7 @@ def _matcher(vocabulary: LLTokenizer, specification: Specification) -> LLMatcher
     """A matcher at its beginning, whose first mask is sound. ValueError says why there is none."""
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)
+    limits = LLParserLimits(max_items_in_row=MAX_ITEMS_IN_ROW, step_max_items=MAX_ITEMS_IN_STEP, verbose_errors=False)
     matcher = LLMatcher(vocabulary, _source(specification), log_level=0, limits=limits)
     if not matcher.is_error():
         _try_first_mask(matcher)

@@ -66,6 +66,8 @@ NAMES = range(1100)
 REFERENCES = {f"{i}": {"properties": {"": {"$ref": f"#/$defs/{i + 1}"}}} for i in NAMES} | {f"{len(NAMES)}": {}}
 CHAIN = "".join(f"a{i}: a{i + 1}\n" for i in range(3000)) + 'a3000: "x"\n'
 TERMINALS = "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(30)) + 'A30: "x" | "y"\n'
+CROWDED = "start: a0\n" + "".join(f'a{i}: a{(i + 1) % 390} a{i * 7 % 390} | "a" |\n' for i in range(390))
+"""All its rules are open at every byte: a mask, which every lane waits for, would take seconds."""
 AMBIGUOUS = "start: a a a a a a\na: a a | b | \nb: a | a b | /[a-z]*/\n"
 
 
@@ -127,6 +129,17 @@ def test_hostile_specifications_end_soon(make: Callable[[], Specification], reas
         assert reason is None
         guide.cut(DraftTree.root(1))
         assert np.isfinite(guide.applied(np.zeros(VOCAB, np.float32), [])).any()
+    assert time.process_time() - began < 4
+
+
+def test_a_mask_that_every_lane_would_wait_for_ends_its_own_request() -> None:
+    guide = GRAMMARS.compile(specification.lark(CROWDED), "grammar")((), frozenset({END}))
+    began = time.process_time()
+    with pytest.raises(RequestError, match="Too many items") as caught:
+        for token in ids("a" * 64):
+            guide.applied(np.zeros(VOCAB, np.float32), [])
+            guide.extend([token])
+    assert (caught.value.param, caught.value.code) == ("grammar", "grammar_failed")
     assert time.process_time() - began < 4
 
 
