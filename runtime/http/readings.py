@@ -13,8 +13,9 @@ from tandem.runtime.guide import GuideMaker
 from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.schema import ChatBody
 from tandem.runtime.http.tools import Offer
+from tandem.runtime.http.turns import turns_of
 from tandem.runtime.reading.forced import Surroundings, around_content, forced_calls
-from tandem.runtime.reading.formats import Reading, is_closed, is_open
+from tandem.runtime.reading.formats import Reading, is_closed, is_left_open, is_open
 from tandem.runtime.service import Service
 
 
@@ -22,11 +23,17 @@ def reading_of(service: Service, body: ChatBody, offer: Offer | None, prompt: st
     """How an answer to `prompt` is read; None where its text is all content."""
     if offer is None and not service.thinks:
         return None
-    tools, thoughts = offer.schemas if offer else None, is_open(prompt) if service.thinks else None
+    tools, thoughts = offer.schemas if offer else None, _opened(body, prompt) if service.thinks else None
     reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
     if body.skip_special_tokens is False:
         return reading
     return replace(reading, special=service.added(reading.markers, special=True))
+
+
+def _opened(body: ChatBody, prompt: str) -> bool:
+    """Whether the answer begins inside a block of thoughts: just opened, or gone on with."""
+    said = turns_of(body.messages[-1:])[0]["content"] if body.continue_final_message else ""
+    return is_open(prompt) or is_left_open(said)
 
 
 def chat_guides(

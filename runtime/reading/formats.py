@@ -55,6 +55,11 @@ def is_open(prompt: str) -> bool:
     return prompt.rstrip().endswith(BEGIN)
 
 
+def is_left_open(content: str) -> bool:
+    """Whether `content`, which an answer goes on with, ends inside a block of thoughts."""
+    return content.rfind(BEGIN) > content.rfind(END)
+
+
 def is_closed(prompt: str) -> bool:
     """Whether `prompt` ends behind a block of thoughts, so that the answer begins with none."""
     return prompt.rstrip().endswith(END)

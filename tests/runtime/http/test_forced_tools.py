@@ -178,3 +178,22 @@ def test_a_prompt_that_has_had_its_thoughts() -> None:
     with engine(script, None, thinks=True, chat=template) as client:
         message = chat(client, "x", tools=None, response_format=FORM)["message"]
     assert json.loads(message["content"])["a"] in (1, 2) and "reasoning_content" not in message
+
+
+@pytest.mark.parametrize(
+    ("begun", "said", "thought", "content"),
+    [
+        ("<think>It cou", "ld be 4.</think>\n4", "ld be 4.", "4"),
+        ("<think>It cou", 'ld be 4.</think>{"a": 2}', "ld be 4.", '{"a": 2}'),
+        ("<think>It is.</think>So ", "it is 4", None, "it is 4"),
+        ("So ", "it is 4", None, "it is 4"),
+    ],
+)
+def test_an_answer_that_goes_on_with_its_thoughts(begun: str, said: str, thought: str | None, content: str) -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ '' if loop.last else ';' }}{% endfor %}")
+    messages = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": begun}]
+    form = FORM if "{" in said else None
+    with engine(saying(said, begun), None, thinks=True, chat=template) as client:
+        body = {"messages": messages, "tools": None, "continue_final_message": True, "response_format": form}
+        message = chat(client, "", **body)["message"]
+    assert (message.get("reasoning_content"), message["content"]) == (thought, content)
