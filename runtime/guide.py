@@ -6,7 +6,7 @@ Knows nothing of what guides want, nor of passes or lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,6 +35,15 @@ class Guide(Protocol):
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """`tree` without nodes that no draw could follow, the anchor kept. It spares rows and changes no text."""
+        ...
+
+
+@runtime_checkable
+class ForcingGuide(Guide, Protocol):
+    """A guide that at times leaves no choice over several tokens: then they are drafted, and cost no round each."""
+
+    def forced(self) -> Sequence[int]:
+        """What follows the text whatever the logits are; nothing where they have a say in the next token."""
         ...
 
 

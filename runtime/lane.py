@@ -13,12 +13,16 @@ from typing import cast
 import numpy as np
 
 from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.guide import ForcingGuide
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Ticket
 from tandem.tree import DraftTree
 
 log = logging.getLogger("tandem.runtime")
+
+FORCED = "forced"
+"""The source of drafts that guides leave no choice about."""
 
 
 class Lane:
@@ -41,6 +45,7 @@ class Lane:
         self.guides = [make(request.prompt, request.stop_ids) for make in request.guides]
         if not request.penalties.neutral:
             self.guides.insert(0, PenalizedText(request.penalties, request.prompt, request.stop_ids))
+        self._forcing = [guide for guide in reversed(self.guides) if isinstance(guide, ForcingGuide)]
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
@@ -65,16 +70,24 @@ class Lane:
             self._drop_drafter()
 
     def propose(self, max_nodes: int, vocab_size: int) -> list[DraftTree]:
-        """The drafter's candidates with drafted nodes, cut to depths that could still be committed."""
+        """Candidates with drafted nodes, cut to depths that could still be committed: the drafter's, or what is forced.
+
+        A lane without a drafter has none of either: it decodes one token a round.
+        """
         if self.drafter is None or self.num_left < 2 or max_nodes < 1:
             return []
         try:
-            trees = self.drafter.propose(max_nodes)
+            trees = self._forced(max_nodes) or self.drafter.propose(max_nodes)
             fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees if tree.num_drafted] if trees else []
             return [tree for tree in fitted if tree.num_drafted] if self.guides else fitted
         except Exception:
             self._drop_drafter()
             return []
+
+    def _forced(self, max_nodes: int) -> list[DraftTree]:
+        """What a guide leaves no choice about, as the one candidate; the last guide has the last word."""
+        tokens = next((forced for guide in self._forcing if (forced := guide.forced())), ())[:max_nodes]
+        return [DraftTree.chain(self.ids[-1], tokens, [1.0] * len(tokens), FORCED)] if tokens else []
 
     def _fitted(self, tree: DraftTree, max_nodes: int, vocab_size: int) -> DraftTree:
         tokens = tree.tokens
