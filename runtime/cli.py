@@ -65,6 +65,19 @@ EXAMPLES = examples(
 @click.option("--seed", type=int, help="Same seed, same text.  [default: fresh noise]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option("--think-budget", type=click.IntRange(0), help="Most tokens of a block of thoughts.  [default: no bound]")
+@click.option(
+    "--think-closing",
+    metavar="TEXT",
+    callback=_sendable,
+    help="What closes thoughts whose budget is spent, </think> in it.  [default: the model's kind has one]",
+)
+@click.option(
+    "--conductor",
+    type=click.Choice(["raw", "on"]),
+    default="raw",
+    help="on: thoughts that go in circles are closed too.",
+)
 @click.option("--threads", type=POSITIVE, help="On a CPU: threads of a pass.  [default: one a core]")
 @click.option(
     "--gpu-memory-utilization",
@@ -183,7 +196,8 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
-    named = {name: flags[name] for name in (*names, "served_model_name")}
+    thoughts = ("think_budget", "think_closing", "conductor")
+    named = {name: flags[name] for name in (*names, *thoughts, "served_model_name")}
     return LoadOptions(max_num_seqs=max_num_seqs, **named)
 
 

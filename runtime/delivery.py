@@ -13,6 +13,7 @@ from tandem.errors import TandemError
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.text import TextStream
+from tandem.runtime.thinking.block import ThoughtCount
 
 PACE_SECONDS = 1 / 30
 """Least time between two events of one answer. To wake a reader costs the next round more than its share of the text:
@@ -21,16 +22,23 @@ the reader's thread takes a core from the team and the interpreter from the engi
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since."""
+    """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since.
+
+    `num_reasoning` are those of them that are reasoning; None of a model that does not think.
+    """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    num_reasoning: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last event: text still held back, and how the answer ended. `ids` are those up to the stop."""
+    """The last event: text still held back, and how the answer ended. `ids` are those up to the stop.
+
+    `num_reasoning` as above.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -38,6 +46,7 @@ class End:
     stats: LaneStats
     error: TandemError | None
     logprobs: tuple[TokenLogprob, ...] = ()
+    num_reasoning: int | None = None
 
 
 Event = Delta | End
@@ -46,11 +55,18 @@ Event = Delta | End
 class Delivery:
     """A `Sink` that emits a `Delta` for the first round that has text, then one each `pace` seconds, then one `End`.
 
-    Ids that come faster are gathered, except where a stop string may end the answer with any of them.
+    Ids that come faster are gathered, except where a stop string may end the answer with any of them. `thoughts`
+    counts those of a model that thinks, up to the stop.
     """
 
-    def __init__(self, text: TextStream, emit: Callable[[Event], None], pace: float = PACE_SECONDS) -> None:
-        self._text = text
+    def __init__(
+        self,
+        text: TextStream,
+        emit: Callable[[Event], None],
+        pace: float = PACE_SECONDS,
+        thoughts: ThoughtCount | None = None,
+    ) -> None:
+        self._text, self._thoughts = text, thoughts
         self._emit = emit
         self._pace = 0.0 if text.has_stops else pace
         self._ids: list[int] = []
@@ -68,14 +84,18 @@ class Delivery:
             return False
         delta, stopped = self._read()
         if delta:
-            self._emit(Delta(delta, self._text.num_tokens, self._taken()))
+            self._emit(Delta(delta, self._text.num_tokens, self._taken(), self._num_reasoning()))
             if self._pace:
                 self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
-        delta, _ = self._read()
-        self._emit(End(delta + self._text.flush(), tuple(self._ids), reason, stats, error, self._taken()))
+        text = self._read()[0] + self._text.flush()
+        thoughts = self._num_reasoning()
+        self._emit(End(text, tuple(self._ids), reason, stats, error, self._taken(), thoughts))
+
+    def _num_reasoning(self) -> int | None:
+        return None if self._thoughts is None else self._thoughts.tokens
 
     def _taken(self) -> tuple[TokenLogprob, ...]:
         """Logprobs of the ids that were read and not given out, each once."""
@@ -88,6 +108,9 @@ class Delivery:
         """Text of the ids gathered, and whether it has ended."""
         before, pending = self._text.num_tokens, self._pending
         delta, stopped = self._text.push(pending)
-        self._ids += pending[: self._text.num_tokens - before]
+        read = pending[: self._text.num_tokens - before]
+        if self._thoughts is not None:
+            self._thoughts.add(read)
+        self._ids += read
         self._pending = []
         return delta, stopped

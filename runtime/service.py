@@ -17,9 +17,12 @@ from tandem.runtime.guide import GuideMaker
 from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextStream
+from tandem.runtime.thinking.budget import Wish
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from tandem.runtime.thinking.model import ThinkingModel
 
 
 class Worker(Protocol):
@@ -43,6 +46,7 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
+    `thinking` is None for a model whose template knows no thoughts.
     """
 
     model: str
@@ -54,6 +58,7 @@ class Service:
     chat: ChatTemplate
     worker: Worker
     pace: float = PACE_SECONDS
+    thinking: ThinkingModel | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -97,11 +102,13 @@ class Service:
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
+        thoughts: Wish | None = None,
         param: str = "prompt",
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
-        Raises RequestError when `prompt` is empty or leaves no room for an answer.
+        What bounds its thoughts comes behind `guides`. Raises RequestError when `prompt` is empty or leaves no room for
+        an answer.
         """
         if not prompt:
             raise RequestError("the prompt holds no token; give at least one", param=param)
@@ -113,17 +120,20 @@ class Service:
                 param=param,
                 code="context_length_exceeded",
             )
+        length = room if max_tokens is None else min(max_tokens, room)
+        bounds = self.thinking.guides(thoughts or Wish(), length) if self.thinking else ()
         return Request(
             prompt,
-            room if max_tokens is None else min(max_tokens, room),
+            length,
             sampling or Sampling(),
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
             logprobs=logprobs,
-            guides=tuple(guides),
+            guides=(*guides, *bounds),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
         text = TextStream(self.tokenizer, stops, request.stop_ids, request.penalties.min_tokens)
-        return self.worker.submit(request, Delivery(text, emit, self.pace))
+        thoughts = self.thinking.count(request.prompt) if self.thinking else None
+        return self.worker.submit(request, Delivery(text, emit, self.pace, thoughts))

@@ -11,12 +11,13 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from msgspec import UNSET
 from starlette.types import Receive
 
 from tandem.errors import CapacityError, TandemError
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.http.prompts import Order
-from tandem.runtime.http.replies import Usage
+from tandem.runtime.http.replies import CompletionDetails, Usage
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason
 from tandem.runtime.service import Service
@@ -38,6 +39,7 @@ class Answer:
         self._worker = service.worker
         self._prompt_tokens = len(order.request.prompt)
         self._asked = order.request.logprobs is not None
+        self._no_thoughts = None if service.thinking is None else 0
         self._ticket = service.submit(order.request, order.stops, self._emit)
 
     def _emit(self, event: Event) -> None:
@@ -73,8 +75,15 @@ class Answer:
         """None where they are not asked for."""
         return [*logprobs] if self._asked else None
 
-    def usage(self, completion_tokens: int) -> Usage:
-        return Usage(self._prompt_tokens, completion_tokens, self._prompt_tokens + completion_tokens)
+    def usage(self, event: Event | None) -> Usage:
+        """The counts up to `event`; None stands for the beginning."""
+        if event is None:
+            tokens, thoughts = 0, self._no_thoughts
+        else:
+            tokens = len(event.ids) if isinstance(event, End) else event.num_tokens
+            thoughts = event.num_reasoning
+        details = UNSET if thoughts is None else CompletionDetails(thoughts)
+        return Usage(self._prompt_tokens, tokens, self._prompt_tokens + tokens, details)
 
     def __enter__(self) -> Answer:
         return self

@@ -135,7 +135,7 @@ class Endpoints:
                 text, tokens, end = await unless_gone(request.receive, answer.whole())
         except (ClientDisconnect, ClientGone):
             return Response(status_code=CLIENT_GONE)
-        return json_response(letterhead.whole(text, end.reason.value, tokens, answer.usage(len(end.ids))))
+        return json_response(letterhead.whole(text, end.reason.value, tokens, answer.usage(end)))
 
 
 def _stream_options(body: Body) -> StreamOptions:

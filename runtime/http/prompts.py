@@ -12,6 +12,7 @@ from typing import Any
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
+from tandem.runtime.http.thoughts import template_variables, thoughts_wish
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.service import Service
 
@@ -47,7 +48,7 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
-    text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    text = chat_text(service, body.messages, body.add_generation_prompt, template_variables(service, body))
     prompt = service.encode(text, add_special_tokens=False, param="messages")
     return _order(service, body, prompt, body.token_limit, "messages")
 
@@ -79,6 +80,7 @@ def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: in
         logprobs=_alternatives(body),
         stop_ids=body.stop_token_ids or (),
         ignore_eos=bool(body.ignore_eos),
+        thoughts=thoughts_wish(service, body),
         param=param,
     )
     return Order(request, body.stops)

@@ -20,10 +20,17 @@ Tokens = Sequence[TokenLogprob] | None
 """Logprobs of what a reply brings; None where they are not asked for."""
 
 
+class CompletionDetails(Struct):
+    reasoning_tokens: int
+
+
 class Usage(Struct):
+    """`completion_tokens_details` is left out for models that do not think."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class TextChoice(Struct):

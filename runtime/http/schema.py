@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from tandem.errors import RequestError
 from tandem.runtime.http.fields import check_fields
+from tandem.runtime.thinking.budget import Effort
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -49,6 +50,8 @@ class Body(Struct, kw_only=True):
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
+    max_reasoning_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    reasoning_effort: Effort | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tandem.errors import TandemError
-from tandem.runtime.delivery import End
+from tandem.runtime.delivery import End, Event
 from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
 from tandem.runtime.http.errors import describe
 from tandem.runtime.http.replies import Letterhead, Shape, Usage
@@ -36,24 +36,23 @@ async def chunks(
 ) -> AsyncGenerator[bytes, None]:
     """One event a round, the finish reason in the last chunk of the choice, then the usage if it was asked for."""
 
-    def usage(completion_tokens: int) -> Usage | UnsetType | None:
+    def usage(event: Event | None) -> Usage | UnsetType | None:
         if not options.include_usage:
             return UNSET
-        return answer.usage(completion_tokens) if options.continuous_usage_stats else None
+        return answer.usage(event) if options.continuous_usage_stats else None
 
     if (opening := shape.opening()) is not None:
-        yield data(letterhead.chunk(opening, usage(0)))
+        yield data(letterhead.chunk(opening, usage(None)))
     while not isinstance(event := await answer.event(ping_seconds), End):
         if event is None:
             yield PING
         else:
             choice = shape.piece(event.text, None, answer.told(event.logprobs))
-            yield data(letterhead.chunk(choice, usage(event.num_tokens)))
-    num_tokens = len(event.ids)
+            yield data(letterhead.chunk(choice, usage(event)))
     choice = shape.piece(event.text, event.reason.value, answer.told(event.logprobs))
-    yield data(letterhead.chunk(choice, usage(num_tokens)))
+    yield data(letterhead.chunk(choice, usage(event)))
     if options.include_usage:
-        yield data(letterhead.chunk(None, answer.usage(num_tokens)))
+        yield data(letterhead.chunk(None, answer.usage(event)))
 
 
 class EventStream(Response):

@@ -116,7 +116,7 @@ class ThoughtsGuide:
         for token in tokens:
             before = self._courses[-1]
             course = self._after(before, token)
-            if self._watcher and not before.due and course.place.thoughts > before.place.thoughts:
+            if self._watcher and not before.reason and course.place.thoughts > before.place.thoughts:
                 loop = self._watcher.push(token)
                 course = course._replace(watched=True)
                 if loop and not course.due:

@@ -1,0 +1,83 @@
+"""How a served model thinks: its tags, the text that closes its thoughts, and what the server allows them.
+
+Made once at load. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem.errors import UsageError
+from tandem.runtime.guide import GuideMaker
+from tandem.runtime.text import TokenBytes
+from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
+from tandem.runtime.thinking.budget import Wish, smallest
+from tandem.runtime.thinking.guide import Closings, ThoughtsGuide
+from tandem.runtime.thinking.watcher import Watcher
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BARE_CLOSING = "\n</think>\n\n"
+QWEN_CLOSING = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now."
+    "\n</think>\n\n"
+)
+"""What Qwen3's makers have its models say when a budget is spent, as their technical report gives it."""
+SWITCH = "enable_thinking"
+"""The variable by which templates of Qwen3's kind leave thoughts out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingModel:
+    """`budget` bounds every answer's thoughts; with `conductor` a watcher closes those that loop.
+
+    `closed` hears why a block was closed for the model.
+    """
+
+    reader: BlockReader
+    closings: Closings
+    budget: int | None = None
+    conductor: bool = False
+    closed: Callable[[str], None] = lambda reason: None
+
+    def guides(self, wish: Wish, max_tokens: int) -> tuple[GuideMaker, ...]:
+        """For an answer of at most `max_tokens`: none where nothing could close its thoughts."""
+        budget = smallest(wish, self.budget, max_tokens)
+        if budget is None and not self.conductor:
+            return ()
+
+        def guide(prompt: Sequence[int], stop_ids: Collection[int]) -> ThoughtsGuide:
+            watcher = Watcher() if self.conductor else None
+            return ThoughtsGuide(self.reader, prompt, self.closings, budget=budget, watcher=watcher, closed=self.closed)
+
+        return (guide,)
+
+    def count(self, prompt: Sequence[int]) -> ThoughtCount:
+        return ThoughtCount(self.reader, prompt)
+
+
+def thinks(template: str | None) -> bool:
+    """Whether a chat template knows of thoughts."""
+    return Tags().closing in (template or "")
+
+
+def thinking_model(
+    template: str,
+    tokenizer: Tokenizer,
+    *,
+    closing: str | None = None,
+    budget: int | None = None,
+    conductor: bool = False,
+    closed: Callable[[str], None] = lambda reason: None,
+) -> ThinkingModel:
+    """The model behind a template that `thinks`. Raises UsageError for a `closing` text that closes nothing."""
+    tags, bytes_of = Tags(), TokenBytes(tokenizer)
+    own = QWEN_CLOSING if SWITCH in template and "<|im_start|>" in template else BARE_CLOSING
+    usual = own if closing is None else closing
+    ids = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in (usual, BARE_CLOSING)]
+    if tags.closing.encode() not in b"".join(map(bytes_of, ids[0])):
+        raise UsageError(f"--think-closing has no {tags.closing}; without it the block of thoughts stays open")
+    return ThinkingModel(BlockReader(tags, bytes_of), Closings(*ids), budget, conductor, closed)
