@@ -29,7 +29,9 @@ HI = [{"role": "user", "content": "hi"}]
 OFF = "<think>\n\n</think>\n\n"
 QWEN = TEMPLATE.replace(
     "assistant\n{% endif %}",
-    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}" + OFF + "{% else %}<think>\n{% endif %}"
+    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}"
+    + OFF
+    + "{% else %}<think>\n{% endif %}"
     "{% endif %}",
 )
 CONTEXT = 400

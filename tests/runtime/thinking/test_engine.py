@@ -152,9 +152,7 @@ def test_a_closing_text_costs_no_round_a_token() -> None:
     request = Request((9, 1), 30, guides=(bounded(4),))
     plain = served(request, thinking_for(1000), {})
     executor = thinking_for(1000)
-    engine = Engine(
-        executor, drafters=lambda: ScriptedDrafter({}, [], VOCAB), prices=FreePrices(), router=EvenRouter()
-    )
+    engine = Engine(executor, drafters=lambda: ScriptedDrafter({}, [], VOCAB), prices=FreePrices(), router=EvenRouter())
     engine.submit(request, sink := Recorder())
     while engine.step():
         pass

@@ -37,7 +37,9 @@ def triple(ids: Sequence[int]) -> bool:
     return len(ids) >= 3 and len(set(ids[-3:])) == 1
 
 
-def made(prompt: Sequence[int], budget: int | None, watched: bool = False, told: list[str] | None = None) -> ThoughtsGuide:
+def made(
+    prompt: Sequence[int], budget: int | None, watched: bool = False, told: list[str] | None = None
+) -> ThoughtsGuide:
     heard = [] if told is None else told
     watcher = Triples() if watched else None
     return ThoughtsGuide(READER, prompt, Closings(USUAL, BARE), budget=budget, watcher=watcher, closed=heard.append)
@@ -49,7 +51,7 @@ paths = st.lists(tokens, max_size=7)
 steps = st.lists(st.tuples(st.lists(paths, max_size=3), st.integers(1, 6), paths), min_size=1, max_size=6)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(
     prompt=st.sampled_from([[9], [1], [1, 8], [0, 1]]),
     opening=st.sampled_from([[], [1], [8, 6, 3, 4]]),
@@ -136,7 +138,9 @@ def test_what_is_forced_is_the_rest_of_the_closing_text() -> None:
     assert not guide.changes(()) and not guide.forced(), "a block is closed once"
 
 
-@pytest.mark.parametrize(("budget", "watched", "why"), [(5, False, BUDGET), (None, True, Loop.PATTERN), (3, True, BUDGET)])
+@pytest.mark.parametrize(
+    ("budget", "watched", "why"), [(5, False, BUDGET), (None, True, Loop.PATTERN), (3, True, BUDGET)]
+)
 def test_the_reason_is_told_when_the_closing_is_committed(budget: int | None, watched: bool, why: str) -> None:
     told = list[str]()
     guide = made([1], budget, watched, told)

@@ -54,7 +54,9 @@ def texts(draw: st.DrawFn) -> list[int]:
                 few = draw(st.sampled_from([1, 2, 30]))
                 ids += [65 + chance.randrange(few) for _ in range(chance.randrange(80))]
             case "pattern":
-                unit = [65 + chance.randrange(3) for _ in range(draw(st.sampled_from([1, 2, 3, 31, 32, 33, 63, 64, 65])))]
+                unit = [
+                    65 + chance.randrange(3) for _ in range(draw(st.sampled_from([1, 2, 3, 31, 32, 33, 63, 64, 65])))
+                ]
                 stretch = unit * (-(-draw(st.integers(100, 270)) // len(unit)))
                 if draw(st.booleans()):
                     stretch[chance.randrange(len(stretch))] = 99
