@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
+_END = "\ue0fe\uf8d1\ue0fe"
+"""Marks where a message ends, in characters that no text has a use for."""
+
+
 class ChatTemplate:
     """A compiled template. `source` None stands for a bundle without one; rendering then is an error.
 
@@ -60,6 +64,21 @@ class ChatTemplate:
                 "is nested without end" if isinstance(error, RecursionError) else "asks for more memory than there is"
             )
             raise RequestError(f"the chat template {reason}", param="messages") from error
+
+    def render_open(self, messages: Sequence[Mapping[str, Any]], *, variables: Mapping[str, Any] | None = None) -> str:
+        """As `render`, up to the end of the last message's content, for the model to go on with.
+
+        Also RequestError where the template does not write that content as it is, once.
+        """
+        *before, last = messages
+        marked = [*before, {**last, "content": f"{last['content']}{_END}"}]
+        text = self.render(marked, add_generation_prompt=False, variables=variables)
+        if text.count(_END) != 1:
+            raise RequestError(
+                "the chat template does not write the last message as it is, so there is no going on with it",
+                param="continue_final_message",
+            )
+        return text[: text.index(_END)]
 
     def _known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Templates older than the role `developer` know it as `system`."""

@@ -54,7 +54,9 @@ EXAMPLES = examples(
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, epilog=EXAMPLES)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--prompt", metavar="TEXT", help="Answer one prompt on stdout and exit.")
-@click.option("--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends.")
+@click.option(
+    "--chat", is_flag=True, help="Chat on this terminal; Ctrl-C stops an answer, Ctrl-D ends, /help says more."
+)
 @click.option("--raw", is_flag=True, help="Give --prompt to the model as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer to --prompt as a JSON object with its counts.")
 @click.option("--max-tokens", type=POSITIVE, help="Longest answer of --prompt and --chat.  [default: rest of context]")
@@ -102,7 +104,7 @@ EXAMPLES = examples(
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="... or for the one in a file."
 )
-@click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4, or fewer]")
+@click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4 on a CPU, 8 on a GPU]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")

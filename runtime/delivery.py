@@ -6,7 +6,7 @@ Knows nothing of terminals or HTTP; `emit` decides how an event crosses to the r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from tandem.errors import TandemError
@@ -24,12 +24,14 @@ the reader's thread takes a core from the team and the interpreter from the engi
 class Delta:
     """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since.
 
+    The first event of an answer has those of the `prompt`, from its second token on.
     `num_reasoning` are those of them that are reasoning; None of a model that does not think.
     """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: tuple[TokenLogprob, ...] = ()
     num_reasoning: int | None = None
 
 
@@ -46,10 +48,19 @@ class End:
     stats: LaneStats
     error: TandemError | None
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: tuple[TokenLogprob, ...] = ()
     num_reasoning: int | None = None
 
 
 Event = Delta | End
+
+
+def joined(deltas: Sequence[Delta], end: End) -> End:
+    """A whole answer as one event."""
+    events: list[Event] = [*deltas, end]
+    text = "".join(event.text for event in events)
+    logprobs = tuple(logprob for event in events for logprob in event.logprobs)
+    return replace(end, text=text, logprobs=logprobs, prompt=events[0].prompt)
 
 
 class Delivery:
@@ -72,11 +83,15 @@ class Delivery:
         self._ids: list[int] = []
         self._pending: list[int] = []
         self._logprobs: list[TokenLogprob] = []  # of the ids that are not given out yet
+        self._prompt: list[TokenLogprob] = []  # the same
         self._given = 0
         self._due = 0.0
 
     def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
         self._logprobs += logprobs
+
+    def prompt_measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        self._prompt += logprobs
 
     def tokens(self, ids: list[int]) -> bool:
         self._pending += ids
@@ -84,15 +99,18 @@ class Delivery:
             return False
         delta, stopped = self._read()
         if delta:
-            self._emit(Delta(delta, self._text.num_tokens, self._taken(), self._num_reasoning()))
+            self._emit(self._delta(delta))
             if self._pace:
                 self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
-        text = self._read()[0] + self._text.flush()
-        thoughts = self._num_reasoning()
-        self._emit(End(text, tuple(self._ids), reason, stats, error, self._taken(), thoughts))
+        delta, _ = self._read()
+        text, ids, reasoning = delta + self._text.flush(), tuple(self._ids), self._num_reasoning()
+        self._emit(End(text, ids, reason, stats, error, self._taken(), self._prompt_taken(), reasoning))
+
+    def _delta(self, text: str) -> Delta:
+        return Delta(text, self._text.num_tokens, self._taken(), self._prompt_taken(), self._num_reasoning())
 
     def _num_reasoning(self) -> int | None:
         return None if self._thoughts is None else self._thoughts.tokens
@@ -102,6 +120,10 @@ class Delivery:
         count = len(self._ids) - self._given
         taken, self._logprobs = tuple(self._logprobs[:count]), self._logprobs[count:]
         self._given = len(self._ids)
+        return taken
+
+    def _prompt_taken(self) -> tuple[TokenLogprob, ...]:
+        taken, self._prompt = tuple(self._prompt), []
         return taken
 
     def _read(self) -> tuple[str, bool]:

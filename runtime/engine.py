@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from time import perf_counter
 
@@ -21,7 +21,7 @@ from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import MAX_ALTERNATIVES
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
-from tandem.runtime.prefill import prefill
+from tandem.runtime.prefill import Prefill
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.cut import Router as Cut
@@ -55,6 +55,7 @@ class Engine:
         if not 1 <= (max_lanes or bound) <= bound:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
+        self.num_lanes, self.max_queue = max_lanes or bound, max_queue
         self.meter = Meter()
         self.executor, self.prices = executor, prices
         self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
@@ -62,12 +63,12 @@ class Engine:
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
             raise CapacityError(f"{executor.num_pages} pages hold no request; give the KV cache more memory")
-        self._drafters, self._max_queue = drafters, max_queue
-        self._chunk = prefill_chunk or g.max_rows
+        self._drafters = drafters
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
+        self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
         self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
-        self._idle_lanes = list(range((max_lanes or bound) - 1, -1, -1))
+        self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in
         self._waiting: deque[Ticket] = deque()
@@ -97,13 +98,25 @@ class Engine:
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         """Queue a request. Raises RequestError when it can never be served, CapacityError when the queue is full."""
-        self._check(request)
-        ticket = Ticket(request, Stopwatch(self.meter, request, sink))
+        return self.submit_all([(request, sink)])[0]
+
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        """Queue several requests, or none: as `submit`, and RequestError for more than could ever wait together."""
+        for request, _ in asked:
+            self._check(request)
+        if len(asked) > max(1, most := self.max_queue + self.num_lanes):
+            raise RequestError(
+                f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
+                " prompts a request",
+                param="n" if len({request.prompt for request, _ in asked}) == 1 else "prompt",
+                code="too_many_choices",
+            )
+        tickets = [Ticket(request, Stopwatch(self.meter, request, sink)) for request, sink in asked]
         with self._lock:
-            if len(self._waiting) >= self._max_queue + len(self._idle_lanes):
+            if len(self._waiting) + len(tickets) > self.max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
-            self._waiting.append(ticket)
-        return ticket
+            self._waiting += tickets
+        return tickets
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request before the next pass; one that has ended stays as it is."""
@@ -123,7 +136,7 @@ class Engine:
         decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
-                prefill(prompts, self.executor, self._pages.table, self._slots.table, self._chunk)
+                self._prefill.run(prompts)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:
@@ -163,16 +176,17 @@ class Engine:
                 param="prompt",
                 code="invalid_value",
             )
-        if request.max_tokens < 1:
+        if request.max_tokens < 0:
             raise RequestError(
-                f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens", code="invalid_value"
+                f"max_tokens is {request.max_tokens}; it must be at least 0", param="max_tokens", code="invalid_value"
             )
-        if not 0 <= (request.logprobs or 0) <= MAX_ALTERNATIVES:
-            raise RequestError(
-                f"{request.logprobs} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
-                param="logprobs",
-                code="invalid_value",
-            )
+        for param, count in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+            if not 0 <= (count or 0) <= MAX_ALTERNATIVES:
+                raise RequestError(
+                    f"{count} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
+                    param=param,
+                    code="invalid_value",
+                )
         validate(request.sampling)
         penalties.validate(request.penalties, vocab_size, request.max_tokens)
 

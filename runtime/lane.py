@@ -57,6 +57,11 @@ class Lane:
         return len(self.ids) > self.stats.prompt_tokens
 
     @property
+    def measures_prompt(self) -> bool:
+        """Whether the logprobs of the prompt's tokens are asked for."""
+        return self.ticket.request.prompt_logprobs is not None
+
+    @property
     def num_left(self) -> int:
         """Tokens that the lane may still commit."""
         return self.max_length - len(self.ids)
@@ -154,6 +159,14 @@ class Lane:
         except Exception:
             log.exception("a sink failed; its request is cancelled")
             self.finish = FinishReason.CANCELLED
+
+    def deliver_prompt(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Hand those of the prompt's next tokens to the sink; a sink that fails cancels the lane."""
+        try:
+            cast(MeasuringSink, self.ticket.sink).prompt_measured(logprobs)
+        except Exception:
+            log.exception("a sink failed; its request is cancelled")
+            self.ticket.cancelled, self.finish = True, FinishReason.CANCELLED
 
     def _drop_drafter(self) -> None:
         """A drafter's failure costs the lane its drafter: guesses may speed a text up, never end it."""

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tandem.runtime")
 
-MAX_NUM_SEQS = 4
+CPU_LANES, GPU_LANES = 4, 8
+"""Requests answered at once where nobody says how many. On a GPU eight rows cost hardly more than one."""
 MAX_KV_SHARE = 0.5
 """Share of this machine's memory that the KV pool may take when every lane has a full context."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What a user may choose at load. None stands for one thread a core, MAX_NUM_SEQS and the bundle's own values.
+    """What a user may choose at load. None stands for one thread a core, the lanes above and the bundle's own values.
 
     `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs.
     `think_budget`, `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
@@ -72,7 +73,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     context_length = options.max_model_len or geometry.context_length
     if context_length > geometry.context_length:
         raise UsageError(f"--max-model-len is {context_length}; this bundle holds {geometry.context_length} tokens")
-    num_lanes = options.max_num_seqs or min(MAX_NUM_SEQS, geometry.max_lanes)
+    num_lanes = options.max_num_seqs or min(GPU_LANES if bundle.on_gpu else CPU_LANES, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     read_table(bundle.prices)  # a wrong one is told before anything is loaded

@@ -17,11 +17,15 @@ LEAST = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token's natural logarithm of probability, and the most likely (id, logprob) in its place, falling."""
+    """A token's natural logarithm of probability, and the most likely (id, logprob) in its place, falling.
+
+    `rank` counts from 1, the most likely.
+    """
 
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int
 
 
 def measure(logits: np.ndarray, token: int, alternatives: int) -> TokenLogprob:
@@ -38,4 +42,6 @@ def measure(logits: np.ndarray, token: int, alternatives: int) -> TokenLogprob:
     def of(i: int) -> float:
         return max(float(logits[i]) - total, LEAST) if np.isfinite(total) else LEAST
 
-    return TokenLogprob(token, of(token), tuple((int(i), of(int(i))) for i in ranked))
+    own = logits[token]
+    rank = 1 + np.count_nonzero(logits > own) + np.count_nonzero(logits[:token] == own)
+    return TokenLogprob(token, of(token), tuple((int(i), of(int(i))) for i in ranked), int(rank))

@@ -136,6 +136,10 @@ class Stopwatch:
         """For requests that ask for logprobs, whose sink takes them."""
         cast(MeasuringSink, self._sink).measured(logprobs)
 
+    def prompt_measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """The same of the prompt's."""
+        cast(MeasuringSink, self._sink).prompt_measured(logprobs)
+
     def tokens(self, ids: list[int]) -> bool:
         now, meter = perf_counter(), self._meter
         if self._num_tokens:

@@ -92,6 +92,10 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
     def samples(self) -> Iterator[Sample]:
         # The total is that of the copy, so that buckets and count agree whatever is observed meanwhile.
         total, below = self._sum, list(accumulate(self._counts.copy()))

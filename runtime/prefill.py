@@ -1,4 +1,4 @@
-"""A prefill pass: the next stretch of several prompts, and the first token of those that end in it.
+"""A prefill pass: the next stretch of several prompts, what is measured of it, the first token of those that end in it.
 
 Knows nothing of drafts or of when a prefill is due.
 """
@@ -7,46 +7,116 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Protocol
 
-import numpy as np
-
-from tandem.keys import Kind
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
+from tandem.runtime.logprobs import TokenLogprob, measure
+from tandem.runtime.pages import PageTable
+from tandem.runtime.request import FinishReason
 from tandem.runtime.round import pick
 from tandem.runtime.rows import Span, extend_rows
+from tandem.runtime.slots import StateSlots
+
+PASS_STEPS = 6.0
+"""What a pass may cost, in plain steps at its context: so long do those wait that decode beside it, or come next."""
+
+LEAST_ROWS = MAX_TREE_ROWS
+"""A pass may always have as many rows as the widest verify, whatever they cost."""
 
 
-def prefill(lanes: Sequence[Lane], executor: Executor, table: np.ndarray, slots: Sequence[int], chunk: int) -> None:
-    """One pass over `lanes` whose prompts are not all in, first come first, at most `chunk` rows of each."""
-    began = perf_counter()
-    spans = _spans(lanes, executor, chunk)
-    outcome = executor.run(Kind.EXTEND, extend_rows(spans, table, slots))
-    served = lanes[: len(spans)]
-    first: list[tuple[Lane, list[int]]] = []
-    for lane, span in zip(served, spans, strict=True):
-        lane.kv_length += len(span.tokens)
-        if span.output:
-            first.append((lane, [pick(lane, executor, outcome, len(first))]))
-    elapsed = (perf_counter() - began) * 1e3
-    for lane in served:
-        lane.stats.prefill_ms += elapsed
-    for lane, tokens in first:
-        lane.append(tokens)
-        lane.inform([], tokens)
-        lane.deliver(tokens)
+class Prices(Protocol):
+    """Knows what passes cost."""
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float: ...
 
 
-def _spans(lanes: Sequence[Lane], executor: Executor, chunk: int) -> list[Span]:
-    """One span per lane, as far as the rows and outputs of a pass go."""
-    num_rows, num_outputs = executor.geometry.max_rows, executor.geometry.max_outputs
-    spans: list[Span] = []
-    for lane in lanes:
-        tokens = lane.ids[lane.kv_length : lane.kv_length + min(chunk, num_rows)]
-        ends = lane.kv_length + len(tokens) == len(lane.ids)
-        if not tokens or (ends and not num_outputs):
-            break
-        spans.append(Span(lane.index, lane.kv_length, tokens, ends))
-        num_rows -= len(tokens)
-        num_outputs -= ends
-    return spans
+class Prefill:
+    """Brings prompts in over one executor; `chunk` bounds the rows that one of them takes of a pass."""
+
+    def __init__(
+        self, executor: Executor, pages: PageTable, slots: StateSlots, *, prices: Prices, chunk: int | None = None
+    ) -> None:
+        self._executor, self._pages, self._slots, self._prices = executor, pages, slots, prices
+        most = executor.geometry.max_rows
+        self._chunk = chunk or most
+        programs = {rows for kind, _, rows in executor.entries if kind is Kind.EXTEND and rows >= LEAST_ROWS}
+        self._counts = sorted({*(programs or range(LEAST_ROWS, most, LEAST_ROWS)), most})
+
+    def run(self, lanes: Sequence[Lane]) -> None:
+        """One pass over `lanes`, whose prompts are not all in; each gets an even share, as far as it needs it."""
+        began = perf_counter()
+        spans = self._spans(lanes)
+        outcome = self._executor.run(Kind.EXTEND, extend_rows(spans, self._pages.table, self._slots.table))
+        by_index = {lane.index: lane for lane in lanes}
+        served = [by_index[span.lane] for span in spans]
+        first: list[tuple[Lane, list[int]]] = []
+        measured: list[tuple[Lane, list[TokenLogprob]]] = []
+        output = 0
+        for lane, span in zip(served, spans, strict=True):
+            if lane.measures_prompt:
+                measured.append((lane, self._measured(lane, span, output)))
+            output += span.outputs
+            lane.kv_length += len(span.tokens)
+            if lane.kv_length == len(lane.ids):
+                if lane.num_left:
+                    first.append((lane, [pick(lane, self._executor, outcome, output - 1)]))
+                else:
+                    lane.finish = FinishReason.LENGTH
+        elapsed = (perf_counter() - began) * 1e3
+        for lane in served:
+            lane.stats.prefill_ms += elapsed
+        for lane, logprobs in measured:
+            lane.deliver_prompt(logprobs)
+        for lane, tokens in first:
+            lane.append(tokens)
+            lane.inform([], tokens)
+            lane.deliver(tokens)
+
+    def _spans(self, lanes: Sequence[Lane]) -> list[Span]:
+        """One span per lane, as far as the rows and outputs of a pass go."""
+        total = self._rows(max(lane.kv_length + 1 for lane in lanes))
+        shares, spans = even_shares(self._needs(lanes), total), list[Span]()
+        for lane, share in zip(lanes, shares, strict=True):
+            tokens, end = lane.ids[lane.kv_length : lane.kv_length + share], lane.kv_length + share
+            if share:
+                outputs = share if lane.measures_prompt else int(end == len(lane.ids) and lane.num_left > 0)
+                spans.append(Span(lane.index, lane.kv_length, tokens, outputs))
+        return spans
+
+    def _needs(self, lanes: Sequence[Lane]) -> list[int]:
+        """Rows that each lane has a use for, and that there are outputs for: a prompt that is measured wants all of its
+        own, and no other lane more than one.
+        """
+        needs = [min(len(lane.ids) - lane.kv_length, self._chunk) for lane in lanes]
+        measuring = [place for place, lane in enumerate(lanes) if lane.measures_prompt]
+        spare = self._executor.geometry.max_outputs - (len(lanes) - len(measuring))
+        shares = even_shares([needs[place] for place in measuring], spare)
+        for place, share in zip(measuring, shares, strict=True):
+            needs[place] = share
+        return needs
+
+    def _measured(self, lane: Lane, span: Span, first: int) -> list[TokenLogprob]:
+        """Of the prompt's tokens behind the rows of `span`, whose outputs begin with `first`."""
+        count = lane.ticket.request.prompt_logprobs or 0
+        followers = lane.ids[span.start + 1 : span.start + 1 + len(span.tokens)]
+        return [measure(self._executor.logits(first + i), token, count) for i, token in enumerate(followers)]
+
+    def _rows(self, context: int) -> int:
+        """The most rows that a pass may have at `context`."""
+        limit = PASS_STEPS * self._prices.ms(context, Kind.EXTEND, 1)
+        dear = (i for i, rows in enumerate(self._counts) if self._prices.ms(context, Kind.EXTEND, rows) > limit)
+        return self._counts[max(next(dear, len(self._counts)) - 1, 0)]
+
+
+def even_shares(needs: Sequence[int], total: int) -> list[int]:
+    """`total` dealt evenly, nobody more than they need: what the modest leave goes to the others. Earlier ones first.
+
+    No other dealing gives the least of those who lack something more (max-min fairness).
+    """
+    shares, left = [0] * len(needs), total
+    for place, i in enumerate(sorted(range(len(needs)), key=lambda i: needs[i])):
+        shares[i] = min(needs[i], -(-left // (len(needs) - place)))
+        left -= shares[i]
+    return shares

@@ -56,10 +56,11 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt.
+    """One answer wanted. `max_tokens` is clamped to the room that the context leaves behind the prompt; 0 reads it in.
 
     `speculate` False decodes one token a round; the answer is the same. `logprobs` asks for each token's, and for as
-    many alternatives; the sink is then a `MeasuringSink`. `guides` change the logits in turn, after the penalties.
+    many alternatives, `prompt_logprobs` for those of the prompt's tokens; the sink is then a `MeasuringSink`. `guides`
+    change the logits in turn, after the penalties.
     """
 
     prompt: tuple[int, ...]
@@ -69,6 +70,7 @@ class Request:
     speculate: bool = True
     penalties: Penalties = field(default_factory=Penalties)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     guides: tuple[GuideMaker, ...] = ()
 
 
@@ -111,7 +113,11 @@ class Sink(Protocol):
 
 
 class MeasuringSink(Sink, Protocol):
-    """A sink of requests that ask for `logprobs`."""
+    """A sink of requests that ask for `logprobs` or `prompt_logprobs`."""
+
+    def prompt_measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Those of the prompt's next tokens, from its second on; all of them come before the first of `tokens`."""
+        ...
 
     def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Those of the ids that the next call of `tokens` brings."""

@@ -19,12 +19,12 @@ from tandem.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens of one lane that follow its `start` committed slots; `output` asks for the last one's logits."""
+    """Tokens of one lane that follow its `start` committed slots; the logits of the last `outputs` are wanted."""
 
     lane: int
     start: int
     tokens: Sequence[int]
-    output: bool
+    outputs: int
 
 
 def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] = ()) -> Rows:
@@ -37,7 +37,7 @@ def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] =
         lane=[span.lane for span in spans for _ in span.tokens],
         slot=position,
         prefix=[place + 1 for place in position],
-        output_row=[end - 1 for span, end in zip(spans, ends, strict=True) if span.output],
+        output_row=[row for span, end in zip(spans, ends, strict=True) for row in range(end - span.outputs, end)],
         block_table=table,
         parent=_parents([range(-1, len(span.tokens) - 1) for span in spans]) if slots else (),
         state_slot=slots,

@@ -17,6 +17,7 @@ import uvicorn
 
 from tandem.errors import TandemError
 from tandem.runtime.http.app import build_app
+from tandem.runtime.http.connection import Connection
 from tandem.runtime.http.edge import Edge
 from tandem.runtime.service import Service
 
@@ -52,6 +53,7 @@ def serve(service: Service, bound: socket.socket, *, api_key: str | None = None)
     app = build_app(service, api_key=api_key)
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandem import __version__
 from tandem.errors import RequestError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
 from tandem.runtime.guide import GuideMaker
+from tandem.runtime.live import Occupancy
+from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
-from tandem.runtime.text import TextStream
+from tandem.runtime.text import TextRules, TextStream
 from tandem.runtime.thinking.budget import Wish
 
 if TYPE_CHECKING:
@@ -30,9 +33,17 @@ class Worker(Protocol):
 
     healthy: bool
 
-    def submit(self, request: Request, sink: Sink) -> Ticket: ...
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]: ...
 
     def cancel(self, ticket: Ticket) -> None: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def prices(self) -> PriceModel: ...
+
+    def occupancy(self) -> Occupancy: ...
 
     def metrics(self) -> Iterable[Family]: ...
 
@@ -99,6 +110,7 @@ class Service:
         sampling: Sampling | None = None,
         penalties: Penalties | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
@@ -129,11 +141,25 @@ class Service:
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             guides=(*guides, *bounds),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
         """Start an answer whose events go to `emit`, called in the engine's thread."""
-        text = TextStream(self.tokenizer, stops, request.stop_ids, request.penalties.min_tokens)
-        thoughts = self.thinking.count(request.prompt) if self.thinking else None
-        return self.worker.submit(request, Delivery(text, emit, self.pace, thoughts))
+        return self.submit_all([(request, emit)], TextRules(stops))[0]
+
+    def submit_all(self, asked: Sequence[tuple[Request, Callable[[Event], None]]], rules: TextRules) -> list[Ticket]:
+        """Start several answers, or none where there is no room for all; each request with its own `emit`."""
+        return self.worker.submit_all([(request, self._delivery(request, rules, emit)) for request, emit in asked])
+
+    def _delivery(self, request: Request, rules: TextRules, emit: Callable[[Event], None]) -> Delivery:
+        text = TextStream(
+            self.tokenizer,
+            rules.stops,
+            request.stop_ids,
+            request.penalties.min_tokens,
+            keep_stop=rules.keep_stop,
+            skip_special_tokens=rules.skip_special_tokens,
+        )
+        return Delivery(text, emit, self.pace, self.thinking.count(request.prompt) if self.thinking else None)

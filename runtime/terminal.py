@@ -1,5 +1,7 @@
 """Answers on a terminal: one prompt, or a chat until the input ends. Ctrl-C stops an answer.
 
+What the model says goes to stdout, figures and errors to stderr.
+
 Knows nothing of HTTP.
 """
 
@@ -9,15 +11,28 @@ import contextlib
 import json
 import queue
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from time import monotonic
 
 import click
 
 from tandem.errors import TandemError
 from tandem.runtime.delivery import End, Event
+from tandem.runtime.figures import rates, summary
+from tandem.runtime.live import Totals
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling
 from tandem.runtime.service import Service
+from tandem.runtime.status_line import StatusLine, status_line
+
+FIGURES_SECONDS = 0.25
+"""Least time between two lines of figures while an answer is made."""
+
+HELP = """\
+/help   this list
+/stats  figures of all answers of this chat
+/reset  forget what was said
+Ctrl-C stops an answer, Ctrl-D ends the chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +53,7 @@ def answer_once(service: Service, prompt: str, wishes: Wishes, *, raw: bool, as_
         ids = service.encode(prompt, add_special_tokens=True)
     else:
         ids = _chat_ids(service, [{"role": "user", "content": prompt}])
-    show: Callable[[str], None] = (lambda text: None) if as_json else _print
+    show = None if as_json else _print
     text, end = _run(service, _request(service, ids, wishes), wishes.stops, show)
     if as_json:
         fields = {"text": text, "ids": list(end.ids), "finish_reason": end.reason.value, "stats": asdict(end.stats)}
@@ -51,9 +66,13 @@ def answer_once(service: Service, prompt: str, wishes: Wishes, *, raw: bool, as_
 
 
 def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None) -> None:
-    """Talk until `read` raises EOFError (Ctrl-D). A stopped or failed answer leaves the talk going on."""
+    """Talk until `read` raises EOFError (Ctrl-D). A stopped or failed answer leaves the talk going on.
+
+    A line that is one of HELP's words and nothing else is not for the model.
+    """
     read = read or _ask
     messages: list[dict[str, str]] = []
+    answers: list[LaneStats] = []
     while True:
         try:
             line = read()
@@ -66,8 +85,18 @@ def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None
         except UnicodeDecodeError as error:
             click.echo(f"error: the line is not {error.encoding} text", err=True)
             continue
-        if not line.strip():
-            continue
+        match line.strip():
+            case "":
+                continue
+            case "/help":
+                click.echo(HELP, err=True)
+                continue
+            case "/reset":
+                messages.clear()
+                continue
+            case "/stats":
+                click.echo(f"answers: {len(answers)} {summary(*answers)}", err=True)
+                continue
         messages.append({"role": "user", "content": line})
         try:
             request = _request(service, _chat_ids(service, messages), wishes)
@@ -78,18 +107,8 @@ def chat(service: Service, wishes: Wishes, read: Callable[[], str] | None = None
             continue
         click.echo()
         click.echo(summary(end.stats), err=True)
+        answers.append(end.stats)
         messages.append({"role": "assistant", "content": text})
-
-
-def summary(stats: LaneStats) -> str:
-    """One line of rates. The first token comes out of the prefill, so it counts in no round."""
-    rounds_tokens = max(stats.completion_tokens - 1, 0)
-    rate = 1e3 * rounds_tokens / stats.decode_ms if stats.decode_ms else 0.0
-    each = rounds_tokens / stats.rounds if stats.rounds else 0.0
-    return (
-        f"[{stats.prompt_tokens} + {stats.completion_tokens} tokens, prefill {stats.prefill_ms:.0f} ms, "
-        f"{rate:.1f} tokens/s, {each:.2f} tokens a round, {stats.accepted} of {stats.drafted} drafts accepted]"
-    )
 
 
 def _chat_ids(service: Service, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
@@ -100,25 +119,46 @@ def _request(service: Service, ids: tuple[int, ...], wishes: Wishes) -> Request:
     return service.request(ids, max_tokens=wishes.max_tokens, sampling=wishes.sampling)
 
 
-def _run(service: Service, request: Request, stops: Sequence[str], show: Callable[[str], None]) -> tuple[str, End]:
-    """The whole text, shown piece by piece. Ctrl-C cancels, and what came until then is the answer."""
-    events: queue.Queue[Event] = queue.Queue()
-    ticket = service.submit(request, stops, events.put)
-    pieces = []
+def _run(
+    service: Service, request: Request, stops: Sequence[str], show: Callable[[str], None] | None
+) -> tuple[str, End]:
+    """The whole text, shown piece by piece unless `show` is None. Ctrl-C cancels, and what came is the answer."""
+    inbox: queue.Queue[Event] = queue.Queue()
+    meter, pieces = service.worker.meter, list[str]()
+    began = Totals.of(meter)
+    ticket = service.submit(request, stops, inbox.put)
     # A handler and not KeyboardInterrupt, which could strike between an event and its use.
     before = signal.signal(signal.SIGINT, lambda *_: service.worker.cancel(ticket))
     try:
-        while True:
-            event = events.get()
-            pieces.append(event.text)
-            show(event.text)
-            if isinstance(event, End):
-                break
+        with contextlib.nullcontext() if show is None else status_line() as line:
+            for event in _events(inbox, line, lambda: rates(began, Totals.of(meter))):
+                pieces.append(event.text)
+                if show is not None:
+                    show(event.text)
     finally:
         signal.signal(signal.SIGINT, before)
+    assert isinstance(event, End), "the last one"
     if event.reason is FinishReason.ERROR:
         raise event.error or TandemError("the engine gave up on this request")
     return "".join(pieces), event
+
+
+def _events(inbox: queue.Queue[Event], line: StatusLine | None, figures: Callable[[], str]) -> Iterator[Event]:
+    """All events of an answer. `line`, if there is one, shows figures each FIGURES_SECONDS, whether any come or not."""
+    if line is None:
+        while not isinstance(event := inbox.get(), End):
+            yield event
+    else:
+        due = 0.0  # at once, for the row is best made free while the cursor stands at the start of one
+        while True:
+            if (now := monotonic()) >= due:
+                line.show(figures())
+                due = now + FIGURES_SECONDS
+            with contextlib.suppress(queue.Empty):
+                if isinstance(event := inbox.get(timeout=max(0.0, due - monotonic())), End):
+                    break
+                yield event
+    yield event
 
 
 def _ask() -> str:

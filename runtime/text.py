@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,20 +24,38 @@ class Decoder(Protocol):
     def add(self, token_id: int) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How an answer's ids are read. `stops` end the text, which holds them, and stop ids, if they are to be kept."""
+
+    stops: Sequence[str] = ()
+    keep_stop: bool = False
+    skip_special_tokens: bool = True
+
+
 class TextStream:
-    """The text of one answer. `stops` end it before their first character, `stop_ids` before their token.
+    """The text of one answer. `stops` end it before their first character, `stop_ids` before their token; with
+    `keep_stop` they end it behind themselves. Special tokens have no text unless they are not skipped.
 
     A stop that is complete within the first `min_tokens` ids ends nothing. `num_tokens` counts the ids consumed, up to
     the one that completed a stop.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Set[int] = frozenset(), min_tokens: int = 0
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        stop_ids: Set[int] = frozenset(),
+        min_tokens: int = 0,
+        *,
+        keep_stop: bool = False,
+        skip_special_tokens: bool = True,
     ) -> None:
         self.num_tokens = 0
         self._min_tokens = min_tokens
         self.stopped = False
-        self._decoder = _decoder(tokenizer)
+        self._keep_stop = keep_stop
+        self._decoder = _decoder(tokenizer, skip_special_tokens)
         self._stops = [_StopString(stop) for stop in stops]
         self._stop_ids = stop_ids
         self._held = ""
@@ -52,10 +72,10 @@ class TextStream:
             if self.stopped:
                 break
             self.num_tokens += 1
-            if token_id in self._stop_ids:
-                self.stopped = True
-            elif text := self._decoder.add(token_id):
+            ends = token_id in self._stop_ids
+            if (self._keep_stop or not ends) and (text := self._decoder.add(token_id)):
                 pieces.append(self._release(text))
+            self.stopped = self.stopped or ends
         return "".join(pieces), self.stopped
 
     def flush(self) -> str:
@@ -74,8 +94,9 @@ class TextStream:
             if matches and self.num_tokens > self._min_tokens:
                 self.stopped = True
                 self._held = ""
-                return text[: place + 1 - max(matches)]
-        certain = len(text) - max(stop.matched for stop in self._stops)
+                return text[: place + 1 - (0 if self._keep_stop else max(matches))]
+        # Where stops are kept, the beginning of one is text like any other.
+        certain = len(text) - (0 if self._keep_stop else max(stop.matched for stop in self._stops))
         self._held = text[certain:]
         return text[:certain]
 
@@ -105,10 +126,15 @@ class _StopString:
         return self.matched == self.length
 
 
-def _decoder(tokenizer: Tokenizer) -> Decoder:
+def _decoder(tokenizer: Tokenizer, skip_special_tokens: bool) -> Decoder:
+    kind = ByteDecoder if _is_byte_level(tokenizer) else WindowDecoder
+    return kind(tokenizer, skip_special_tokens)
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
     from tokenizers import decoders
 
-    return ByteDecoder(tokenizer) if isinstance(tokenizer.decoder, decoders.ByteLevel) else WindowDecoder(tokenizer)
+    return isinstance(tokenizer.decoder, decoders.ByteLevel)
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -127,14 +153,15 @@ _BYTE_OF = byte_alphabet()
 class ByteDecoder:
     """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._token_of = tokenizer.id_to_token
-        self._skip = _special_ids(tokenizer)
+        self._special, self._skips = _special_ids(tokenizer), skip_special_tokens
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token_id: int) -> str:
-        token = None if token_id in self._skip else self._token_of(token_id)
-        return "" if token is None else self._utf8.decode(_written(token))
+        special = token_id in self._special
+        token = None if special and self._skips else self._token_of(token_id)
+        return "" if token is None else self._utf8.decode(token.encode() if special else _written(token))
 
 
 def _written(token: str) -> bytes:
@@ -150,7 +177,7 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._special = tokenizer, _special_ids(tokenizer)
-        self._is_bytes = isinstance(_decoder(tokenizer), ByteDecoder)
+        self._is_bytes = _is_byte_level(tokenizer)
 
     def __call__(self, token_id: int) -> bytes:
         token = self._tokenizer.id_to_token(token_id)
@@ -167,9 +194,9 @@ class WindowDecoder:
     The window gives the context that decoders need at a word's start, and stays a few tokens long.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._decode = tokenizer.decode
-        self._skip = _special_ids(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
+        self._skip = _special_ids(tokenizer) if skip_special_tokens else frozenset()
         self._context: list[int] = []
         self._pending: list[int] = []
 

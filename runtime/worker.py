@@ -6,11 +6,14 @@ Knows nothing of what a request holds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Condition, Thread
 
 from tandem.errors import CapacityError
+from tandem.prices import PriceModel
 from tandem.runtime.engine import Engine
+from tandem.runtime.live import Occupancy
+from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family, Gauge
 from tandem.runtime.request import Request, Sink, Ticket
 
@@ -48,6 +51,25 @@ class Worker:
     def num_free_pages(self) -> int:
         return self._engine.num_free_pages
 
+    @property
+    def meter(self) -> Meter:
+        return self._engine.meter
+
+    @property
+    def prices(self) -> PriceModel:
+        return self._engine.prices
+
+    def occupancy(self) -> Occupancy:
+        engine, num_pages = self._engine, self._engine.executor.num_pages
+        return Occupancy(
+            busy_lanes=engine.num_running,
+            lanes=engine.num_lanes,
+            waiting=engine.num_waiting,
+            places=engine.max_queue,
+            reserved_pages=num_pages - engine.num_free_pages,
+            pages=num_pages,
+        )
+
     def metrics(self) -> Iterable[Family]:
         """All that is counted, and the state of the moment."""
         engine = self._engine
@@ -65,15 +87,19 @@ class Worker:
         self._thread.start()
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
-        """As `Engine.submit`; also CapacityError (503) when draining, stopped or unhealthy."""
+        """`submit_all` of one."""
+        return self.submit_all([(request, sink)])[0]
+
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        """As `Engine.submit_all`; also CapacityError (503) when draining, stopped or unhealthy."""
         with self._changed:
             if not self._accepting:
                 state = "shutting down" if self.healthy else "out of service after a failed pass"
                 raise CapacityError(f"the engine is {state}; send the request elsewhere", status=503)
-            ticket = self._engine.submit(request, sink)
+            tickets = self._engine.submit_all(asked)
             self._idle = False
             self._changed.notify_all()
-        return ticket
+        return tickets
 
     def cancel(self, ticket: Ticket) -> None:
         """As `Engine.cancel`."""

@@ -57,7 +57,7 @@ class Curve:
         """ms at 0..`most` rows; 0 rows cost nothing."""
         shape, ratio = self.shape(), self.over_all(now) * common
         live = [ms * ratio for ms in shape[:most]]
-        for rows in self.ratios:
+        for rows in tuple(self.ratios):  # whole at once: it may be asked for while another thread follows
             if rows <= most:
                 live[rows - 1] = shape[rows - 1] * common * self._of(rows, now, ratio / common)
         return [0.0, *accumulate(live, max)]

@@ -73,6 +73,16 @@ class PriceModel:
         live = self._class(context)
         return live.curves[kind].per_rows(live.num_samples, live.common(kind), most)
 
+    def classes(self) -> list[int]:
+        """The table's context classes, rising; without a table those that were met."""
+        return sorted(self._table or tuple(self._live)) or [FIRST_CONTEXT_CLASS]
+
+    def staircase(self, context: int, kind: Kind) -> Sequence[float]:
+        """ms at 0..32 rows as they are now, for whoever looks on from another thread: nothing changes by it."""
+        name = context_key(context)
+        live = self._live.get(name) or self._fresh(name)
+        return live.curves[kind].per_rows(live.num_samples, live.common(kind))
+
     def prior(self, context: int, name: str) -> float | None:
         """The table's `plain` (ms a step), `spec` (ms a drafted token) or `prime` (ms a backlog row)."""
         return self._class(context).priors.get(name)
@@ -96,11 +106,13 @@ class PriceModel:
     def _class(self, context: int) -> LiveClass:
         name = context_key(context)
         if name not in self._live:
-            near = max((c for c in self._live if c < name), default=None)
-            self._live[name] = self._open(name, self._live[near].drift if near is not None else 1.0)
+            self._live[name] = self._fresh(name)
         return self._live[name]
 
-    def _open(self, name: int, drift: float) -> LiveClass:
+    def _fresh(self, name: int) -> LiveClass:
+        """A class as it is when it is first met: the table's, with the drift of the nearest lower one."""
+        near = max((c for c in tuple(self._live) if c < name), default=None)
+        drift = self._live[near].drift if near is not None else 1.0
         # Nearest lower first, then upwards; a kind the table lacks borrows its nearest kin.
         order = sorted(self._table, key=lambda c: (c > name, abs(c - name)))
         curves = {}

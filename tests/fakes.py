@@ -191,10 +191,13 @@ class ScriptedExecutor:
 
 
 class FreePrices:
-    """Prices that nobody reads; `seen` keeps what was observed."""
+    """Every pass costs the same; `seen` keeps what was observed."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, Kind, int, float]] = []
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float:
+        return 1.0
 
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
         self.seen.append((context, kind, rows, ms))
@@ -252,6 +255,7 @@ class Recorder:
     stats: LaneStats | None = None
     error: TandemError | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
@@ -260,6 +264,10 @@ class Recorder:
     def measured(self, logprobs: Sequence[TokenLogprob]) -> None:
         assert len(self.logprobs) == len(self.ids), "those of each id come just before it"
         self.logprobs += logprobs
+
+    def prompt_measured(self, logprobs: Sequence[TokenLogprob]) -> None:
+        assert not self.blocks and self.reason is None, "the prompt comes before the answer"
+        self.prompt += logprobs
 
     def tokens(self, ids: list[int]) -> bool:
         assert self.reason is None and ids, "nothing comes after the end"

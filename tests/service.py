@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.errors import CapacityError, TandemError
+from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.live import Occupancy
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.metrics import Family, Gauge
@@ -78,6 +80,7 @@ class ScriptedWorker:
     changed: threading.Condition = field(default_factory=threading.Condition)
     release: threading.Event = field(default_factory=threading.Event)
     meter: Meter = field(default_factory=Meter)
+    prices: PriceModel = field(default_factory=PriceModel)
 
     def submit(self, request: Request, sink: Sink) -> Ticket:
         if self.full:
@@ -87,11 +90,17 @@ class ScriptedWorker:
         threading.Thread(target=self._play, args=(ticket,), daemon=True).start()
         return ticket
 
+    def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
+        return [self.submit(request, sink) for request, sink in asked]
+
     def cancel(self, ticket: Ticket) -> None:
         with self.changed:
             self.num_cancels += 1
             ticket.cancelled = True
             self.changed.notify_all()
+
+    def occupancy(self) -> Occupancy:
+        return Occupancy(len(self.requests) - len(self.ends), 4, 0, 64, 0, 100)
 
     def metrics(self) -> Iterable[Family]:
         yield Gauge("num_requests_running", "In flight.", lambda: len(self.requests) - len(self.ends))
@@ -121,6 +130,12 @@ class ScriptedWorker:
 
     def _deliver(self, ticket: Ticket, stats: LaneStats) -> FinishReason:
         request = ticket.request
+        if (count := request.prompt_logprobs) is not None:
+            top = tuple((65 + i, -1.5 - i) for i in range(count))
+            measured = [TokenLogprob(token, -token / 8, top, token + 1) for token in request.prompt[1:]]
+            cast(MeasuringSink, ticket.sink).prompt_measured(measured)
+        if not request.max_tokens:
+            return FinishReason.LENGTH
         for number, block in self._blocks():
             if number == self.hold:
                 self._wait(ticket)
@@ -133,7 +148,7 @@ class ScriptedWorker:
             stats.rounds += 1
             if request.logprobs is not None:
                 top = tuple((65 + i, -1.5 - i) for i in range(request.logprobs))
-                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top) for token in block])
+                cast(MeasuringSink, ticket.sink).measured([TokenLogprob(token, -token / 8, top, 1) for token in block])
             if ticket.sink.tokens(list(block)) or stop is not None:
                 return FinishReason.STOP
             if stats.completion_tokens == request.max_tokens:
@@ -170,13 +185,14 @@ def scripted_service(worker: Any, **changes: Any) -> Service:
 
 
 @contextmanager
-def on_loopback(app: Callable[..., Any]) -> Iterator[str]:
-    """The app behind a real uvicorn on a free port of 127.0.0.1; yields its address."""
+def on_loopback(app: Callable[..., Any], **options: Any) -> Iterator[str]:
+    """The app behind a real uvicorn on a free port of 127.0.0.1; yields its address. `options` are uvicorn's."""
     import socket
 
     import uvicorn
 
-    config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, timeout_graceful_shutdown=1)
+    own = {"log_config": None, "lifespan": "off", "access_log": False, "timeout_graceful_shutdown": 1}
+    config = uvicorn.Config(app, **{**own, **options})
     server = uvicorn.Server(config)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -101,7 +101,7 @@ class Lane:
         found = []
         for begin in range(0, len(ids), chunk):
             part = list(ids[begin : begin + chunk])
-            rows = extend_rows([Span(0, self.length, part, output=True)], self.table, self.slots)
+            rows = extend_rows([Span(0, self.length, part, outputs=1)], self.table, self.slots)
             first = max(0, len(part) - self.executor.geometry.max_outputs)
             rows.output_row = range(first, len(part))
             self.executor.run(Kind.EXTEND, rows)

@@ -35,7 +35,7 @@ def alone(ask: Ask) -> Request:
 
 @dataclass(slots=True, eq=False)
 class Guest:
-    """A visit as a sink. `wanted` are the ids that it has alone, `chunks` the prefill passes of its prompt.
+    """A visit as a sink. `wanted` are the ids that it has alone, `chunks` the most prefill passes of its prompt.
 
     It is in `stage` since the round `since` and may wait there for `patience` rounds; behind the first token that is
     from one to the next. `got` ids were seen of it. `had` is how many it had when it hung up between two passes.
@@ -57,14 +57,14 @@ class Guest:
     had: int | None = None
 
     @classmethod
-    def of(cls, visit: Visit, plain: Sequence[int], chunk: int) -> Guest:
-        """A guest whose prompt is taken in by `chunk` rows; `plain` is the whole answer to what it asks."""
+    def of(cls, visit: Visit, plain: Sequence[int], share: int) -> Guest:
+        """A guest whose prompt has `share` rows of a pass at least; `plain` is the whole answer to what it asks."""
         stop_ids = frozenset(plain[visit.stop_at : visit.stop_at + 1] if visit.stop_at is not None else ())
         ask = visit.ask
         request = Request(ask.prompt, visit.max_tokens, ask.sampling, stop_ids, visit.speculate, ask.penalties)
         wanted = plain[: visit.max_tokens]
         end = next((i + 1 for i, token in enumerate(wanted) if token in stop_ids), len(wanted))
-        return cls(visit, request, wanted[:end], -(-len(visit.ask.prompt) // chunk))
+        return cls(visit, request, wanted[:end], -(-len(visit.ask.prompt) // share))
 
     @property
     def work(self) -> int:

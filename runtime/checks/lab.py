@@ -62,7 +62,7 @@ class Lab:
     def extend(self, lane: int, ids: Sequence[int], start: int, num_outputs: int = 1) -> list[str]:
         """Keeps `ids` from position `start` on; digests of the logits of the last `num_outputs` of them."""
         self._seek([lane], [start])
-        rows = extend_rows([Span(lane, start, ids, output=True)], self.table, self.slots)
+        rows = extend_rows([Span(lane, start, ids, outputs=1)], self.table, self.slots)
         rows.output_row = range(len(ids) - num_outputs, len(ids))
         found = self._run(Kind.EXTEND, rows)
         self._wrote(lane, ids, start)

@@ -24,6 +24,7 @@ from tandem.runtime.checks.lanes_report import FLAT_BYTES, LanesReport
 from tandem.runtime.checks.wave import Wave
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
+from tandem.runtime.prefill import LEAST_ROWS
 from tandem.runtime.request import FinishReason
 from tandem.runtime.router.cut import Router
 
@@ -92,7 +93,8 @@ class Lanes:
             advance(f"requests {first} to {first + WAVE - 1}")
             count = min(WAVE, self._options.requests - first)
             visits = draw_wave(self._asks, number, first, count, self._options.seed)
-            guests = [Guest.of(visit, self._plain[visit.ask], sizes[which]) for visit in visits]
+            share = self._least_share(sizes[which])
+            guests = [Guest.of(visit, self._plain[visit.ask], share) for visit in visits]
             Wave(number, guests, engines[which], self._company, sizes[which], report).play()
             if first + count >= WARM and (held := own_bytes()) is not None:
                 report.memory[first + count] = held
@@ -100,6 +102,11 @@ class Lanes:
         if (report.growth or 0) > FLAT_BYTES:
             report.blame(self._options.requests - 1, f"memory grew by {report.growth:,} bytes behind the first {WARM}")
         return report
+
+    def _least_share(self, chunk: int) -> int:
+        """Rows of a pass that a prompt has at least, whatever stands beside it and whatever passes cost."""
+        rows = min(LEAST_ROWS, self._geometry.max_rows)
+        return max(1, min(chunk, rows // self._options.lanes))
 
     def close(self) -> None:
         self._company.close()

@@ -71,7 +71,7 @@ def _fill(executor: Executor) -> None:
     table = np.arange(g.blocks_per_lane, dtype=np.int32)[None, :] % blocks
     ids = token_ids(min(blocks * g.page_tokens, g.context_length), g.vocab_size, seed=9)
     for begin in range(0, len(ids), g.max_rows):
-        span = Span(0, begin, ids[begin : begin + g.max_rows], output=True)
+        span = Span(0, begin, ids[begin : begin + g.max_rows], outputs=1)
         executor.run(Kind.EXTEND, extend_rows([span], table, slots_for(executor, 1)))
 
 

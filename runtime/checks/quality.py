@@ -42,7 +42,7 @@ def read(executor: Executor, windows: Sequence[Sequence[int]], advance: Advance 
     for ids in windows:
         for begin in range(0, len(ids) - 1, step):
             tokens = ids[begin : min(begin + step, len(ids) - 1)]
-            rows = extend_rows([Span(0, begin, tokens, output=True)], table, slots_for(executor, 1))
+            rows = extend_rows([Span(0, begin, tokens, outputs=1)], table, slots_for(executor, 1))
             rows.output_row = range(len(tokens))
             outcome = executor.run(Kind.EXTEND, rows)
             targets = ids[begin + 1 : begin + 1 + len(tokens)]
@@ -85,7 +85,7 @@ def _joint(
     table = pages[:, : executor.geometry.blocks_per_lane]
     answers = [[_prefill(executor, lane, prompt, table)] for lane, prompt in enumerate(prompts)]
     while running := [i for i, ids in enumerate(answers) if len(ids) < max_tokens and ids[-1] not in stop_ids]:
-        spans = [Span(i, len(prompts[i]) + len(answers[i]) - 1, answers[i][-1:], output=True) for i in running]
+        spans = [Span(i, len(prompts[i]) + len(answers[i]) - 1, answers[i][-1:], outputs=1) for i in running]
         outcome = executor.run(Kind.EXTEND, extend_rows(spans, table, slots_for(executor, len(prompts))))
         for i, token in zip(running, outcome.argmax, strict=True):
             answers[i].append(token)
@@ -97,7 +97,7 @@ def _prefill(executor: Executor, lane: int, prompt: Sequence[int], table: np.nda
     """Keeps `prompt` in `lane`; the first token of the answer."""
     step, slots = executor.geometry.max_rows, slots_for(executor, len(table))
     for begin in range(0, len(prompt), step):
-        rows = extend_rows([Span(lane, begin, prompt[begin : begin + step], output=True)], table, slots)
+        rows = extend_rows([Span(lane, begin, prompt[begin : begin + step], outputs=1)], table, slots)
         outcome = executor.run(Kind.EXTEND, rows)
     return outcome.argmax[0]
 

@@ -90,10 +90,8 @@ class Wave:
         places = [place[guest.ticket] for guest in came if guest.ticket in place]
         if came != stayed[: len(came)] or places != sorted(places):
             self._blame(stayed[0], "is no longer served before those behind it: the queue's order is not kept")
-        ahead = sum(guest.chunks for guest in self._served if guest.stage is Stage.PREFILL)
         for guest in came:
-            ahead += guest.chunks
-            self._moves_on(guest, Stage.PREFILL, A_TURN * ahead)
+            self._moves_on(guest, Stage.PREFILL, A_TURN * guest.chunks)
         self._queue, self._served = [g for g in stayed if g not in came], self._served + came
         for guest in left:
             self._end(guest)

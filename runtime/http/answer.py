@@ -1,4 +1,5 @@
-"""One answer in flight, as asyncio sees it: events from the engine's thread, cancelled when the client hangs up.
+"""The answers to one HTTP request in flight, as asyncio sees them: events from the engine's thread, cancelled when the
+client hangs up.
 
 Knows nothing of bodies or formats.
 """
@@ -7,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from msgspec import UNSET
 from starlette.types import Receive
 
 from tandem.errors import CapacityError, TandemError
-from tandem.runtime.delivery import End, Event
-from tandem.runtime.http.prompts import Order
-from tandem.runtime.http.replies import CompletionDetails, Usage
-from tandem.runtime.logprobs import TokenLogprob
+from tandem.runtime.delivery import Delta, End, Event, joined
+from tandem.runtime.http.order import Order
 from tandem.runtime.request import FinishReason
 from tandem.runtime.service import Service
 
@@ -29,70 +28,68 @@ class ClientGone(Exception):
     """The client hung up; there is nobody to answer."""
 
 
-class Answer:
-    """Submits on creation. Leaving the `with` block before the end cancels the request, after it does nothing."""
+class Answers:
+    """Submits all requests of `order` on creation, or none.
+
+    Leaving the `with` block cancels those that have not ended.
+    """
 
     def __init__(self, service: Service, order: Order) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._ended = False
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._worker = service.worker
-        self._prompt_tokens = len(order.request.prompt)
-        self._asked = order.request.logprobs is not None
-        self._no_thoughts = None if service.thinking is None else 0
-        self._ticket = service.submit(order.request, order.stops, self._emit)
+        asked = [(request, partial(self._emit, number)) for number, request in enumerate(order.requests)]
+        self._running = dict(enumerate(service.submit_all(asked, order.rules)))
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, number: int, event: Event) -> None:
         # Called in the engine's thread, which must outlive a loop that has closed.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
 
-    async def event(self, patience: float | None = None) -> Event | None:
-        """The next event, None when none came for `patience` seconds. Raises the engine's error of a failed answer."""
+    @property
+    def ended(self) -> bool:
+        """Whether all have."""
+        return not self._running
+
+    async def event(self, patience: float | None = None) -> tuple[int, Event] | None:
+        """The next event and the number of its request, None when none came for `patience` seconds.
+
+        Raises the engine's error of a failed answer.
+        """
         try:
             async with asyncio.timeout(patience):
-                event = await self._events.get()
+                number, event = await self._events.get()
         except TimeoutError:
             return None
         if isinstance(event, End):
-            self._ended = True
+            del self._running[number]
             if event.error is not None or event.reason is FinishReason.ERROR:
                 raise event.error or TandemError("the engine gave up on this request")
             if event.reason is FinishReason.CANCELLED:
                 raise CapacityError("the server is shutting down", status=503)
-        return event
+        return number, event
 
-    async def whole(self) -> tuple[str, list[TokenLogprob] | None, End]:
-        """The whole text and its logprobs, once it has ended."""
-        texts, logprobs = list[str](), list[TokenLogprob]()
-        while not isinstance(event := await self.event(), End):
-            if event is not None:
-                texts.append(event.text)
-                logprobs += event.logprobs
-        return "".join([*texts, event.text]), self.told([*logprobs, *event.logprobs]), event
+    async def whole(self) -> list[End]:
+        """Every answer as one event, once all have ended, in the order of the requests."""
+        deltas, ends = dict[int, list[Delta]](), dict[int, End]()
+        while not self.ended:
+            if (came := await self.event()) is None:
+                continue
+            number, event = came
+            if isinstance(event, End):
+                ends[number] = joined(deltas.pop(number, []), event)
+            else:
+                deltas.setdefault(number, []).append(event)
+        return [ends[number] for number in sorted(ends)]
 
-    def told(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob] | None:
-        """None where they are not asked for."""
-        return [*logprobs] if self._asked else None
-
-    def usage(self, event: Event | None) -> Usage:
-        """The counts up to `event`; None stands for the beginning."""
-        if event is None:
-            tokens, thoughts = 0, self._no_thoughts
-        else:
-            tokens = len(event.ids) if isinstance(event, End) else event.num_tokens
-            thoughts = event.num_reasoning
-        details = UNSET if thoughts is None else CompletionDetails(thoughts)
-        return Usage(self._prompt_tokens, tokens, self._prompt_tokens + tokens, details)
-
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> Answers:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._ended:
-            self._worker.cancel(self._ticket)
+        for ticket in self._running.values():
+            self._worker.cancel(ticket)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -17,12 +17,16 @@ from starlette.routing import Route
 
 from tandem import __version__
 from tandem.errors import CapacityError, RequestError, TandemError
-from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
-from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, Edge, read_limited
+from tandem.runtime.http.answer import Answers, ClientGone, unless_gone
+from tandem.runtime.http.edge import BODY_SECONDS, HEALTH, ICON, PAGE, Edge, read_limited
 from tandem.runtime.http.errors import handle_error, json_response
+from tandem.runtime.http.live import Watch
 from tandem.runtime.http.logprobs import Wording
-from tandem.runtime.http.prompts import Order, chat_order, check_model, completion_order
-from tandem.runtime.http.replies import ChatShape, CompletionShape, Letterhead, Model, ModelList, Shape
+from tandem.runtime.http.openapi import description_route
+from tandem.runtime.http.order import Order, tally
+from tandem.runtime.http.page import Page, no_icon
+from tandem.runtime.http.prompts import chat_order, check_model, completion_order
+from tandem.runtime.http.replies import Letterhead, Model, ModelList
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, StreamOptions, read_body
 from tandem.runtime.http.stream import PING_SECONDS, EventStream, chunks
 from tandem.runtime.http.tokens import detokenize, tokenize
@@ -48,8 +52,11 @@ def build_app(
     """The ASGI app; its `draining` turns new requests away."""
     endpoints = Endpoints(service, max_body_bytes, ping_seconds, body_seconds)
     routes = [
+        Route(PAGE, Page(asks_for_key=api_key is not None).show),
+        Route(ICON, no_icon),
         Route(HEALTH, endpoints.health),
         Route("/version", endpoints.version),
+        Route("/live", endpoints.live),
         Route("/metrics", endpoints.metrics),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
@@ -58,6 +65,7 @@ def build_app(
         Route("/v1/completions", endpoints.completions, methods=["POST"]),
         Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
     ]
+    routes.append(description_route(routes, keyed=api_key is not None))
     errors = dict.fromkeys((HTTPException, TandemError, Exception), handle_error)
     return Edge(Starlette(routes=routes, exception_handlers=errors), api_key=api_key)
 
@@ -70,6 +78,7 @@ class Endpoints:
         self._max_body_bytes = max_body_bytes
         self._ping_seconds = ping_seconds
         self._body_seconds = body_seconds
+        self._watch = Watch(service)
         self._token_bytes = TokenBytes(service.tokenizer)
         self._model = Model(service.model, service.created, service.context_length)
 
@@ -88,6 +97,9 @@ class Endpoints:
     async def version(self, request: Request) -> Response:
         return json_response({"version": __version__})
 
+    async def live(self, request: Request) -> Response:
+        return Response(self._watch.json(), headers={"cache-control": "no-store"}, media_type="application/json")
+
     async def metrics(self, request: Request) -> Response:
         page = exposition(self._service.worker.metrics(), {"model_name": self._service.model})
         return Response(page, media_type=CONTENT_TYPE)
@@ -99,10 +111,10 @@ class Endpoints:
         return await self._converted(request, detokenize)
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(request, CompletionBody, completion_order, CompletionShape)
+        return await self._answer(request, CompletionBody, completion_order)
 
     async def chat_completions(self, request: Request) -> Response:
-        return await self._answer(request, ChatBody, chat_order, ChatShape)
+        return await self._answer(request, ChatBody, chat_order)
 
     async def _converted(self, request: Request, convert: Callable[[Service, bytes], object]) -> Response:
         """What `convert` makes of the body; the engine has no part in it."""
@@ -113,11 +125,7 @@ class Endpoints:
         return json_response(await asyncio.to_thread(convert, self._service, data))
 
     async def _answer(
-        self,
-        request: Request,
-        kind: type[AnyBody],
-        order_of: Callable[[Service, AnyBody], Order],
-        worded: Callable[[Wording], Shape],
+        self, request: Request, kind: type[AnyBody], order_of: Callable[[Service, AnyBody], Order]
     ) -> Response:
         def read(data: bytes) -> tuple[AnyBody, Order]:
             body = read_body(data, kind)
@@ -127,15 +135,19 @@ class Endpoints:
             data = await read_limited(request, self._max_body_bytes, self._body_seconds)
             # Off the event loop: a long prompt must not hold up other streams.
             body, order = await asyncio.to_thread(read, data)
-            options, shape = _stream_options(body), worded(Wording(self._token_bytes))
-            answer, letterhead = Answer(self._service, order), Letterhead(self._service, shape)
+            options, letterhead = _stream_options(body), Letterhead(self._service, order.form)
+            writers = [order.writer(index, Wording(self._token_bytes)) for index in range(order.num_choices)]
+            answers = Answers(self._service, order)
             if body.stream:
-                return EventStream(answer, chunks(answer, letterhead, shape, options, self._ping_seconds))
-            with answer:
-                text, tokens, end = await unless_gone(request.receive, answer.whole())
+                return EventStream(answers, chunks(answers, order, writers, letterhead, options, self._ping_seconds))
+            with answers:
+                ends = await unless_gone(request.receive, answers.whole())
         except (ClientDisconnect, ClientGone):
             return Response(status_code=CLIENT_GONE)
-        return json_response(letterhead.whole(text, end.reason.value, tokens, answer.usage(end)))
+        given = order.given(ends)
+        choices = [writer.whole(end) for writer, end in zip(writers, given, strict=True)]
+        usage = order.usage(map(tally, ends))
+        return json_response(letterhead.whole(choices, usage, writers[0].beside(given[0])))
 
 
 def _stream_options(body: Body) -> StreamOptions:

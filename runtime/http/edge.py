@@ -15,12 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.errors import CapacityError, RequestError, TandemError
+from tandem.errors import CapacityError, RequestError
 from tandem.runtime.http.errors import error_response
 
 HEALTH = "/health"
+PAGE, ICON = "/", "/favicon.ico"
+OPEN = frozenset({HEALTH, PAGE, ICON})
+"""Paths that need no key: they tell nothing of what is served."""
+
 BODY_SECONDS = 30.0
 """How long a client may pause while it sends a body."""
+MAX_PAUSES = 10
+"""A whole body may take this many times as long: a byte now and then must not hold its connection for ever either."""
 
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -49,8 +55,13 @@ class Edge:
         refusal = self._refusal(scope["path"], headers)
         await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
 
-    def _refusal(self, path: str, headers: Headers) -> TandemError | None:
-        if path != HEALTH and self._api_key is not None:
+    def _refusal(self, path: str, headers: Headers) -> Exception | None:
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy in front may see another end of the body: what follows it is not to be trusted.
+            return HTTPException(
+                400, "content-length and transfer-encoding exclude each other", {"connection": "close"}
+            )
+        if path not in OPEN and self._api_key is not None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
             # Only a header's own whitespace goes: bytes of a character may look like Latin-1's.
@@ -69,22 +80,24 @@ class Edge:
 async def read_limited(request: Request, max_bytes: int, patience: float = BODY_SECONDS) -> bytes:
     """The request's body. Raises HTTPException 413 as soon as it is known to be longer than `max_bytes`.
 
-    408 when nothing of it came for `patience` seconds: a half-sent body must not hold its connection for ever.
+    408 when nothing of it came for `patience` seconds, or it took `MAX_PAUSES` times as long: a half-sent body must not
+    hold its connection for ever.
     """
     declared = request.headers.get("content-length", "0")
     data = bytearray()
     if not declared.isdecimal() or int(declared) <= max_bytes:
         now = asyncio.get_running_loop().time
+        last = now() + MAX_PAUSES * patience
         try:
             async with asyncio.timeout(patience) as wait:
                 async for piece in request.stream():
-                    wait.reschedule(now() + patience)
+                    wait.reschedule(min(now() + patience, last))
                     data += piece
                     if len(data) > max_bytes:
                         break
                 else:
                     return bytes(data)
         except TimeoutError:
-            message = f"the rest of the body did not come within {patience:g} seconds"
+            message = f"the body did not come: it may pause {patience:g} seconds and take {MAX_PAUSES * patience:g}"
             raise HTTPException(408, message, {"connection": "close"}) from None
     raise HTTPException(413, f"the body is longer than {max_bytes} bytes")

@@ -15,9 +15,7 @@ import msgspec
 from tandem.errors import RequestError
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
-    "prompt_logprobs": (False,),
     "echo": (False,),
     "suffix": ("",),
     "length_penalty": (1,),
@@ -34,11 +32,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "chat_template": (),
     "documents": ([],),
-    "continue_final_message": (False,),
-    "add_special_tokens": (),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),

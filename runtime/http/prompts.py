@@ -6,28 +6,27 @@ Knows the endpoints' defaults; runs beside the event loop, for long prompts take
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
+from tandem.runtime.http import wishes
+from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
+from tandem.runtime.http.logprobs import Wording
+from tandem.runtime.http.order import Order, candidates
+from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
 from tandem.runtime.http.thoughts import template_variables, thoughts_wish
-from tandem.runtime.request import Penalties, Request, Sampling
+from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
+from tandem.runtime.request import Request
 from tandem.runtime.service import Service
 
 COMPLETION_TOKENS = 16
 """OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
 
 TEMPLATE_OWN = {"messages", "add_generation_prompt"}
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a body asks for: a request and the stop strings that end its text."""
-
-    request: Request
-    stops: list[str]
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -43,96 +42,112 @@ def check_model(service: Service, name: str | None) -> None:
 
 def completion_order(service: Service, body: CompletionBody) -> Order:
     check_model(service, body.model)
-    return _order(service, body, _prompt_ids(service, body.prompt), body.token_limit or COMPLETION_TOKENS, "prompt")
+    limit = COMPLETION_TOKENS if body.token_limit is None else body.token_limit
+    if limit == 0 and not body.echo and body.prompt_logprobs is None:
+        raise RequestError("max_tokens is 0 and nothing of the prompt is asked for; ask for echo", param="max_tokens")
+    prompts = _truncated(service, body, completion_prompts(service, body))
+    requests = _requests(service, body, prompts, limit)
+    echoes = [echo_of(service, prompt) if body.echo else None for prompt in prompts]
+    told, given = Told(wishes.alternatives(body), body.prompt_logprobs), body.n or 1
+
+    def writer(index: int, wording: Wording) -> CompletionWriter:
+        return CompletionWriter(index, wording, told, echoes[index // given])
+
+    return _order(body, requests, COMPLETION, writer)
 
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
-    text = chat_text(service, body.messages, body.add_generation_prompt, template_variables(service, body))
-    prompt = service.encode(text, add_special_tokens=False, param="messages")
-    return _order(service, body, prompt, body.token_limit, "messages")
+    text = chat_text(
+        service,
+        body.messages,
+        body.add_generation_prompt,
+        template_variables(service, body),
+        continued=body.continue_final_message,
+    )
+    ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+    prompts = _truncated(service, body, [Prompt(ids, "messages")])
+    requests = _requests(service, body, prompts, body.token_limit)
+    told = Told(wishes.alternatives(body), body.prompt_logprobs)
+    return _order(body, requests, CHAT, partial(ChatWriter, told=told))
 
 
 def chat_text(
-    service: Service, messages: Sequence[Message], opened: bool | None, variables: Mapping[str, Any] | None
+    service: Service,
+    messages: Sequence[Message],
+    opened: bool | None,
+    variables: Mapping[str, Any] | None,
+    *,
+    continued: bool | None = None,
 ) -> str:
-    """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False."""
+    """`messages` through the bundle's template, with the beginning of the answer unless `opened` is False.
+
+    `continued` leaves the last message open instead, for the answer to go on with it.
+    """
     variables = variables or {}
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
     turns = [_message(i, message) for i, message in enumerate(messages)]
+    if continued and opened:
+        raise RequestError(
+            "the answer goes on with the last message or begins one of its own; leave out add_generation_prompt",
+            param="continue_final_message",
+        )
+    if continued:
+        return service.chat.render_open(turns, variables=variables)
     return service.chat.render(turns, add_generation_prompt=opened is not False, variables=variables)
 
 
-def _order(service: Service, body: Body, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> Order:
-    sampling = Sampling(
-        temperature=body.temperature or 0.0,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        min_p=body.min_p or 0.0,
-        seed=body.seed,
-    )
-    request = service.request(
-        prompt,
-        max_tokens=max_tokens,
-        sampling=sampling,
-        penalties=_penalties(body),
-        logprobs=_alternatives(body),
-        stop_ids=body.stop_token_ids or (),
-        ignore_eos=bool(body.ignore_eos),
-        thoughts=thoughts_wish(service, body),
-        param=param,
-    )
-    return Order(request, body.stops)
+def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
+    """All choices of `requests`, one a prompt."""
+    given = body.n or 1
+    made = _best_of(body, given)
+    if made > given:  # to tell the best, each token's logprob is needed
+        requests = [replace(request, logprobs=request.logprobs or 0) for request in requests]
+    every = [candidate for request in requests for candidate in candidates(request, made)]
+    return Order(every, body.text_rules, given, made, form, writer)
 
 
-def _alternatives(body: Body) -> int | None:
-    """How many alternatives to each token's logprob are wanted; None: no logprobs at all.
-
-    Chat says so with a flag and a count beside it, completions with a count.
-    """
-    chat, count, asked = isinstance(body, ChatBody), body.top_logprobs or 0, body.logprobs
-    if asked is None or asked is False:
-        alternatives = None
-    elif isinstance(asked, bool) != chat:
-        wanted = "true or false, with top_logprobs" if chat else "a count of alternatives"
-        raise RequestError(f"logprobs is {asked}; here it is {wanted}", param="logprobs", code="invalid_value")
-    else:
-        alternatives = count if chat else int(asked)
-    if count and (alternatives is None or not chat):
+def _best_of(body: Body, n: int) -> int:
+    """How many answers to make of each prompt."""
+    best_of = body.best_of if isinstance(body, CompletionBody) and body.best_of else n
+    if best_of < n:
+        raise RequestError(f"best_of is {best_of}; it must be at least n, which is {n}", param="best_of")
+    if best_of > n and body.stream:
         raise RequestError(
-            "top_logprobs needs logprobs: true" if chat else "top_logprobs is for chats; logprobs takes the count here",
-            param="top_logprobs",
-            code="invalid_value",
+            f"best_of {best_of} of n {n}: the best are known in the end, so not with stream", param="best_of"
         )
-    return alternatives
+    return best_of
 
 
-def _penalties(body: Body) -> Penalties:
-    bias = body.logit_bias or {}
-    stray = next((key for key in bias if not (key.isascii() and key.isdigit())), None)
-    if stray is not None:
-        raise RequestError(f"logit_bias: {stray!r} is no token id", param="logit_bias", code="invalid_value")
-    return Penalties(
-        repetition=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        presence=body.presence_penalty or 0.0,
-        frequency=body.frequency_penalty or 0.0,
-        no_repeat_ngram_size=body.no_repeat_ngram_size or 0,
-        logit_bias=tuple((int(key), value) for key, value in bias.items()),
-        min_tokens=body.min_tokens or 0,
-    )
+def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_tokens: int | None) -> list[Request]:
+    """What the engine is asked about each prompt."""
+    sampling, penalties = wishes.sampling(body), wishes.penalties(body)
+    thoughts = thoughts_wish(service, body)
+    alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
+    return [
+        service.request(
+            prompt.ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            penalties=penalties,
+            logprobs=alternatives,
+            prompt_logprobs=of_prompt,
+            stop_ids=body.stop_token_ids or (),
+            ignore_eos=bool(body.ignore_eos),
+            thoughts=thoughts,
+            param=prompt.param,
+        )
+        for prompt in prompts
+    ]
 
 
-def _prompt_ids(service: Service, prompt: str | list[str | int | list[int]]) -> tuple[int, ...]:
-    match prompt:
-        case str(text) | [str(text)]:
-            return service.encode(text, add_special_tokens=True)
-        case [[*ids]] if not isinstance(prompt[0], str):
-            return tuple(ids)
-        case [*ids] if all(isinstance(i, int) for i in ids):
-            return tuple(i for i in ids if isinstance(i, int))
-        case _:
-            raise RequestError("one prompt a request: give a text, or a list of one text or of ids", param="prompt")
+def _truncated(service: Service, body: Body, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Each prompt's last `truncate_prompt_tokens`; -1 leaves room for one token of an answer."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompts
+    return [prompt.truncated(service.context_length - 1 if most < 0 else most) for prompt in prompts]
 
 
 def _message(index: int, message: Message) -> dict[str, object]:

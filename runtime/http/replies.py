@@ -1,6 +1,6 @@
 """Bodies of answers: completions and chat completions, whole and in chunks, and the list of models.
 
-Knows only shapes; where text and counts come from is another file's matter.
+Knows only shapes; what a choice says is `writers`' matter.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tandem.runtime.http.logprobs import ChatLogprobs, TextLogprobs, Wording
-from tandem.runtime.logprobs import TokenLogprob
+from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from tandem.runtime.service import Service
-
-Tokens = Sequence[TokenLogprob] | None
-"""Logprobs of what a reply brings; None where they are not asked for."""
 
 
 class CompletionDetails(Struct):
@@ -35,9 +32,10 @@ class Usage(Struct):
 
 class TextChoice(Struct):
     text: str
+    index: int
     finish_reason: str | None = None
-    index: int = 0
     logprobs: TextLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatMessage(Struct):
@@ -48,8 +46,8 @@ class ChatMessage(Struct):
 
 class ChatChoice(Struct):
     message: ChatMessage
+    index: int
     finish_reason: str
-    index: int = 0
     logprobs: ChatLogprobs | None = None
 
 
@@ -60,94 +58,65 @@ class ChatDelta(Struct, omit_defaults=True):
 
 class ChatChunkChoice(Struct):
     delta: ChatDelta
+    index: int
     finish_reason: str | None = None
-    index: int = 0
     logprobs: ChatLogprobs | None = None
 
 
 Choice = TextChoice | ChatChoice | ChatChunkChoice
+AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 
-class Reply(Struct):
-    """A whole answer or one chunk of it; `usage` is left out unless asked for."""
+class Reply(Struct, Generic[AnyChoice]):
+    """A whole answer or one chunk of it; what is not asked for is left out."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: list[Choice]
+    choices: Sequence[AnyChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-class Shape(Protocol):
-    """How an endpoint words its answers."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an endpoint calls its replies."""
 
     prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice: ...
-
-    def opening(self) -> Choice | None:
-        """The choice of a first chunk that says who speaks."""
-        ...
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice: ...
+    whole: str
+    chunk: str
 
 
-class CompletionShape:
-    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, wording: Wording) -> None:
-        self._wording = wording
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
-        return self.piece(text, finish_reason, tokens)
-
-    def opening(self) -> Choice | None:
-        return None
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
-        return TextChoice(text, finish_reason, logprobs=None if tokens is None else self._wording.text(tokens))
-
-
-class ChatShape:
-    prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def __init__(self, wording: Wording) -> None:
-        self._wording = wording
-
-    def whole(self, text: str, finish_reason: str, tokens: Tokens) -> Choice:
-        return ChatChoice(ChatMessage(text), finish_reason, logprobs=self._worded(tokens))
-
-    def opening(self) -> Choice | None:
-        return ChatChunkChoice(ChatDelta("assistant", ""))
-
-    def piece(self, text: str, finish_reason: str | None, tokens: Tokens) -> Choice:
-        return ChatChunkChoice(ChatDelta(content=text or None), finish_reason, logprobs=self._worded(tokens))
-
-    def _worded(self, tokens: Tokens) -> ChatLogprobs | None:
-        return None if tokens is None else self._wording.chat(tokens)
+COMPLETION = Form("cmpl", "text_completion", "text_completion")
+CHAT = Form("chatcmpl", "chat.completion", "chat.completion.chunk")
 
 
 class Letterhead:
     """What all replies to one request share: id, time, model and fingerprint."""
 
-    def __init__(self, service: Service, shape: Shape) -> None:
-        self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
+    def __init__(self, service: Service, form: Form) -> None:
+        self._id = f"{form.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._service, self._shape = service, shape
+        self._service, self._form = service, form
 
-    def whole(self, text: str, finish_reason: str, tokens: Tokens, usage: Usage) -> Reply:
-        return self._reply(self._shape.whole_object, [self._shape.whole(text, finish_reason, tokens)], usage)
+    def whole(self, choices: Sequence[Choice], usage: Usage, prompt: PromptLogprobs | UnsetType = UNSET) -> Reply:
+        """`prompt` are its logprobs, where they stand beside the choices."""
+        return self._reply(self._form.whole, choices, usage, prompt)
 
     def chunk(self, choice: Choice | None, usage: Usage | UnsetType | None) -> Reply:
-        return self._reply(self._shape.chunk_object, [] if choice is None else [choice], usage)
+        return self._reply(self._form.chunk, [] if choice is None else [choice], usage)
 
-    def _reply(self, name: str, choices: list[Choice], usage: Usage | UnsetType | None) -> Reply:
+    def _reply(
+        self,
+        name: str,
+        choices: Sequence[Choice],
+        usage: Usage | UnsetType | None,
+        prompt: PromptLogprobs | UnsetType = UNSET,
+    ) -> Reply:
         model, fingerprint = self._service.model, self._service.fingerprint
-        return Reply(self._id, name, self._created, model, fingerprint, choices, usage)
+        return Reply(self._id, name, self._created, model, fingerprint, choices, usage, prompt)
 
 
 class Model(Struct):

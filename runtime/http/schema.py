@@ -13,11 +13,14 @@ from msgspec import Meta, Struct
 
 from tandem.errors import RequestError
 from tandem.runtime.http.fields import check_fields
+from tandem.runtime.text import TextRules
 from tandem.runtime.thinking.budget import Effort
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=4096)]
+Choices = Annotated[int, Meta(ge=1, le=16)]
+Alternatives = Annotated[int, Meta(ge=0, le=20)]
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -32,6 +35,7 @@ class Body(Struct, kw_only=True):
     """Fields that both endpoints honour. null stands for the default everywhere."""
 
     model: str | None = None
+    n: Choices | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -43,31 +47,43 @@ class Body(Struct, kw_only=True):
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     no_repeat_ngram_size: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: bool | Alternatives | None = None
+    top_logprobs: Alternatives | None = None
+    prompt_logprobs: Alternatives | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     max_reasoning_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     reasoning_effort: Effort | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
     @property
-    def stops(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+    def text_rules(self) -> TextRules:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return TextRules(stops, bool(self.include_stop_str_in_output), self.skip_special_tokens is not False)
 
     @property
     def token_limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class CompletionBody(Body, kw_only=True):
-    """`prompt` is a text, a list of one text, token ids, or a list of one list of them."""
+    """`prompt` is a text, a list of texts, token ids, or a list of lists of them.
+
+    `max_tokens` 0 asks for what is told of the prompt alone.
+    """
 
     prompt: str | list[str | TokenId | list[TokenId]]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    echo: bool | None = None
+    best_of: Choices | None = None
 
 
 class Part(Struct, kw_only=True):
@@ -88,6 +104,7 @@ class Message(Struct, kw_only=True):
 class ChatBody(Body, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -1,13 +1,13 @@
-"""Server-sent events: the chunks of one answer as they come, pings while none comes, errors as data.
+"""Server-sent events: the chunks of all choices as they come, pings while none comes, errors as data.
 
-Knows nothing of engines beyond an `Answer`.
+Knows nothing of engines beyond `Answers`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,11 +15,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tandem.errors import TandemError
-from tandem.runtime.delivery import End, Event
-from tandem.runtime.http.answer import Answer, ClientGone, unless_gone
+from tandem.runtime.http.answer import Answers, ClientGone, unless_gone
 from tandem.runtime.http.errors import describe
-from tandem.runtime.http.replies import Letterhead, Shape, Usage
+from tandem.runtime.http.order import Order, Tally, tally
+from tandem.runtime.http.replies import Letterhead, Usage
 from tandem.runtime.http.schema import StreamOptions
+from tandem.runtime.http.writers import ChoiceWriter
 
 PING_SECONDS = 15.0
 PING = b": ping\n\n"
@@ -32,27 +33,37 @@ def data(body: object) -> bytes:
 
 
 async def chunks(
-    answer: Answer, letterhead: Letterhead, shape: Shape, options: StreamOptions, ping_seconds: float = PING_SECONDS
+    answers: Answers,
+    order: Order,
+    writers: Sequence[ChoiceWriter],
+    letterhead: Letterhead,
+    options: StreamOptions,
+    ping_seconds: float = PING_SECONDS,
 ) -> AsyncGenerator[bytes, None]:
-    """One event a round, the finish reason in the last chunk of the choice, then the usage if it was asked for."""
+    """One event a round and choice, the finish reason in the choice's last one, then the usage if it was asked for.
 
-    def usage(event: Event | None) -> Usage | UnsetType | None:
+    `writers` are one for each request of `order`.
+    """
+    counts: list[Tally] = [(0, None)] * len(writers)
+
+    def usage() -> Usage | UnsetType | None:
         if not options.include_usage:
             return UNSET
-        return answer.usage(event) if options.continuous_usage_stats else None
+        return order.usage(counts) if options.continuous_usage_stats else None
 
-    if (opening := shape.opening()) is not None:
-        yield data(letterhead.chunk(opening, usage(None)))
-    while not isinstance(event := await answer.event(ping_seconds), End):
-        if event is None:
+    for writer in writers:
+        if (opening := writer.opening()) is not None:
+            yield data(letterhead.chunk(opening, usage()))
+    while not answers.ended:
+        came = await answers.event(ping_seconds)
+        if came is None:
             yield PING
-        else:
-            choice = shape.piece(event.text, None, answer.told(event.logprobs))
-            yield data(letterhead.chunk(choice, usage(event)))
-    choice = shape.piece(event.text, event.reason.value, answer.told(event.logprobs))
-    yield data(letterhead.chunk(choice, usage(event)))
+            continue
+        number, event = came
+        counts[number] = tally(event)
+        yield data(letterhead.chunk(writers[number].piece(event), usage()))
     if options.include_usage:
-        yield data(letterhead.chunk(None, answer.usage(event)))
+        yield data(letterhead.chunk(None, order.usage(counts)))
 
 
 class EventStream(Response):
@@ -60,13 +71,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answer: Answer, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, answers: Answers, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._answer, self._events = answer, events
+        self._answers, self._events = answers, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._answer, contextlib.suppress(ClientGone, OSError):
+        with self._answers, contextlib.suppress(ClientGone, OSError):
             await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:

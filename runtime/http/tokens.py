@@ -14,7 +14,7 @@ from tandem.runtime.http.prompts import chat_text, check_model
 from tandem.runtime.http.schema import Message, TokenId, read_body
 from tandem.runtime.service import Service
 
-CHAT_ONLY = ("add_generation_prompt", "chat_template_kwargs")
+CHAT_ONLY = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
 class TokenizeBody(Struct, kw_only=True):
@@ -28,6 +28,7 @@ class TokenizeBody(Struct, kw_only=True):
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
@@ -81,5 +82,11 @@ def _ids(service: Service, body: TokenizeBody) -> tuple[int, ...]:
         raise RequestError("prompt and messages exclude each other; give one of them", param="prompt")
     if not body.messages:
         raise RequestError("messages is empty; give at least one", param="messages")
-    text = chat_text(service, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    text = chat_text(
+        service,
+        body.messages,
+        body.add_generation_prompt,
+        body.chat_template_kwargs,
+        continued=body.continue_final_message,
+    )
     return service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")

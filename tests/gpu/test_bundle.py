@@ -22,7 +22,7 @@ from tandem.runtime.loading import open_executor
 from tandem.runtime.rows import Span, extend_rows
 executor = open_executor(open_bundle(Path(sys.argv[1])), num_pages=8)
 lab, ids = Lab(executor, 1), json.loads(sys.argv[2])
-executor.run(Kind.EXTEND, extend_rows([Span(0, 0, ids, output=True)], lab.table))
+executor.run(Kind.EXTEND, extend_rows([Span(0, 0, ids, outputs=1)], lab.table))
 logits = executor.logits(0)
 found = {"logits": logits.tolist(), "digest": hashlib.sha256(logits.tobytes()).hexdigest()}
 found["frameworks"] = sorted({"torch", "triton", "transformers"} & set(sys.modules))

@@ -33,7 +33,7 @@ from tandem.runtime.checks.lab import Lab
 from tandem.runtime.rows import Span, extend_rows
 
 def logits(ids, start=0):
-    executor.run(Kind.EXTEND, extend_rows([Span(0, start, ids, output=True)], lab.table, [slot]))
+    executor.run(Kind.EXTEND, extend_rows([Span(0, start, ids, outputs=1)], lab.table, [slot]))
     return executor.logits(0).copy()
 
 executor = open_executor(open_bundle(Path(sys.argv[1])), num_pages=8)

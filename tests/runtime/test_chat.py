@@ -55,6 +55,17 @@ def test_a_template_that_refuses_is_the_clients_error(source: str, part: str) ->
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
+def test_a_prompt_that_ends_within_the_last_message() -> None:
+    talk = [*USER, {"role": "assistant", "content": "yes, "}]
+    opened = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes, "
+    assert ChatTemplate(TEMPLATE).render_open(talk) == opened
+    assert ChatTemplate("{{ messages[-1].content | trim }}!").render_open(talk) == "yes, "
+    for source in ("{{ messages[0].content }}", "{% for i in [1, 2] %}{{ messages[-1].content }}{% endfor %}"):
+        with pytest.raises(RequestError, match="no going on") as caught:
+            ChatTemplate(source).render_open(talk)
+        assert (caught.value.status, caught.value.param) == (400, "continue_final_message")
+
+
 def test_no_template() -> None:
     with pytest.raises(RequestError, match="no chat template") as caught:
         ChatTemplate(None).render(USER)

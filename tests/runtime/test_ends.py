@@ -100,7 +100,7 @@ def test_the_context_ends_an_answer_with_length() -> None:
         (Request((1,) * 130, 5), "prompt", ["130", "96"]),
         (Request((1, VOCAB), 5), "prompt", [str(VOCAB)]),
         (Request((-1,), 5), "prompt", ["-1", str(VOCAB)]),
-        (Request((1,), 0), "max_tokens", ["0"]),
+        (Request((1,), 1, prompt_logprobs=21), "prompt_logprobs", ["21", "20"]),
         (Request((1,), -3), "max_tokens", ["-3"]),
         (Request((1,), 5, penalties=Penalties(logit_bias=((23, 1.0),))), "logit_bias", ["23"]),
         (Request((1,), 5, penalties=Penalties(min_tokens=6)), "min_tokens", ["6", "5"]),

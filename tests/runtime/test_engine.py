@@ -20,16 +20,7 @@ from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.cut import Router
 from tests.fake_guide import Remainders
 from tests.fake_recurrent import RecurrentExecutor, state_of
-from tests.fakes import (
-    EvenRouter,
-    FreePrices,
-    RandomRouter,
-    Recorder,
-    ScriptedExecutor,
-    geometry,
-    marks,
-    plain_text,
-)
+from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, marks, plain_text
 from tests.penalties_reference import penalties
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length

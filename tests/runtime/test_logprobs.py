@@ -25,13 +25,14 @@ def test_as_a_float64_softmax(values: list[float], count: int, data: st.DataObje
     assert math.isclose(found.logprob, exact[token], rel_tol=1e-6, abs_tol=1e-6)
     ranked = sorted(range(len(values)), key=lambda i: (-logits[i], i))[:count]
     assert [i for i, _ in found.top] == ranked
+    assert found.rank == 1 + sorted(range(len(values)), key=lambda i: (-logits[i], i)).index(token)
     np.testing.assert_allclose([logprob for _, logprob in found.top], exact[ranked], rtol=1e-6, atol=1e-6)
 
 
 def test_what_is_impossible_or_no_number() -> None:
     logits = np.array([0.0, -np.inf, np.nan, 0.0], np.float32)
     found = measure(logits, 1, 4)
-    assert found.logprob == LEAST
+    assert found.logprob == LEAST and found.rank == 3
     assert found.top == ((0, -math.log(2)), (3, -math.log(2)), (1, LEAST), (2, LEAST))
     assert measure(np.full(3, -np.inf, np.float32), 0, 1).logprob == LEAST
 

@@ -15,10 +15,10 @@ LINE = DraftTree.chain(5, [4, 3], [0.5, 0.5], "test")
 
 
 def test_rows_of_a_prompt_follow_each_other_in_their_lane() -> None:
-    spans = [Span(1, 7, [5, 6, 7], True), Span(0, 0, [8], False), Span(2, 3, [1, 2], True)]
+    spans = [Span(1, 7, [5, 6, 7], 1), Span(0, 0, [8], 0), Span(2, 3, [1, 2], 2)]
     rows = extend_rows(spans, TABLE, SLOTS)
     assert rows.parent == [-1, 0, 1, -1, -1, 4] and rows.state_slot == SLOTS
-    assert rows.lane == [1, 1, 1, 0, 2, 2] and list(rows.output_row) == [2, 5]
+    assert rows.lane == [1, 1, 1, 0, 2, 2] and list(rows.output_row) == [2, 4, 5]
 
 
 def test_steps_follow_what_their_lanes_hold() -> None:
@@ -44,6 +44,6 @@ def test_a_commit_of_a_hybrid_lists_whole_paths() -> None:
 def test_without_a_state_only_what_has_to_move_is_listed() -> None:
     moves = commit_moves([1, 0], [10, 20], [BUSH, LINE], [[0, 3], [0, 1, 2]], TABLE)
     assert (moves.lane, moves.source, moves.target, moves.state_slot) == ([1], [13], [11], ())
-    spans = [Span(0, 0, [5], True)]
+    spans = [Span(0, 0, [5], 1)]
     for rows in (extend_rows(spans, TABLE), verify_rows(Kind.VERIFY_CHAIN, [0], [0], [LINE], TABLE)):
         assert not rows.parent and not rows.state_slot

@@ -111,7 +111,7 @@ def test_a_window_never_grows_with_the_text() -> None:
         def __init__(self) -> None:
             self.sizes: list[int] = []
 
-        def decode(self, ids: list[int]) -> str:
+        def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
             self.sizes.append(len(ids))
             return FALLBACK.decode(ids)
 
@@ -247,3 +247,31 @@ def test_stops_that_are_complete_too_early_end_nothing(min_tokens: int, wanted: 
 def test_a_stop_may_begin_before_min_tokens_and_overlap_an_early_one() -> None:
     stream = TextStream(BYTES, ["aa"], min_tokens=2)
     assert stream.push([*b"aaa"]) == ("a", True)
+
+
+@given(LETTERS, st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3), st.lists(st.integers(1, 6)))
+def test_stops_that_are_kept_are_the_end_of_the_text(text: str, stops: list[str], sizes: list[int]) -> None:
+    """The oracle: the shortest prefix that ends with a stop; nothing is held back."""
+    ends = [n for n in range(len(text) + 1) if any(text[:n].endswith(stop) for stop in stops)]
+    expected = text[: ends[0]] if ends else text
+    stream, given_out, consumed = TextStream(BYTES, stops, keep_stop=True), "", 0
+    for block in grouped(list(text.encode()), sizes):
+        delta, stopped = stream.push(block)
+        given_out, consumed = given_out + delta, consumed + len(block)
+        assert given_out == expected[:consumed]
+        if stopped:
+            break
+    assert (given_out + stream.flush(), stream.stopped) == (expected, bool(ends))
+
+
+@pytest.mark.parametrize("keep_stop", [False, True])
+@pytest.mark.parametrize("skipped", [False, True])
+def test_special_tokens_and_the_stop_token_are_text_only_where_it_is_asked_for(keep_stop: bool, skipped: bool) -> None:
+    for tokenizer, special, ids in ((BYTES, IM_START, list(b"xy")), (FALLBACK, 1, FALLBACK.encode("xy").ids)):
+        text, name = ("xy", "<|im_start|>") if tokenizer is BYTES else (FALLBACK.decode(ids), "<s>")
+        stream = TextStream(tokenizer, (), {special}, keep_stop=keep_stop, skip_special_tokens=skipped)
+        found, stopped = stream.push([*ids, special, *ids])
+        assert (found + stream.flush(), stopped) == (text + (name if keep_stop and not skipped else ""), True)
+        stream = TextStream(tokenizer, skip_special_tokens=skipped)
+        found = "".join(stream.push([i])[0] for i in [*ids, special, *ids]) + stream.flush()
+        assert found == tokenizer.decode([*ids, special, *ids], skip_special_tokens=skipped)

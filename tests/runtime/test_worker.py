@@ -82,6 +82,30 @@ def test_a_wrong_request_is_refused_in_the_callers_thread(worker: Worker) -> Non
         worker.submit(Request((), 5), Recorder())
 
 
+def test_several_requests_are_queued_together_or_not_at_all() -> None:
+    executor = Gated()
+    worker = worker_for(executor, max_lanes=2, max_queue=3)
+    sinks = [Awaited() for _ in range(6)]
+    pairs = [(Request((i, 1), 4), sink) for i, sink in enumerate(sinks)]
+    with pytest.raises(RequestError, match="6 answers") as caught:
+        worker.submit_all(pairs)
+    assert caught.value.code == "too_many_choices"
+    with pytest.raises(RequestError, match="empty"):
+        worker.submit_all([*pairs[:2], (Request((), 4), sinks[2])])
+    worker.submit_all(pairs[:3])
+    with pytest.raises(CapacityError, match="3 requests are waiting"):
+        worker.submit_all(pairs[3:])
+    assert worker.num_waiting == 3
+    worker.submit_all(pairs[3:5])
+    executor.gate.set()
+    worker.start()
+    assert worker.drain(WAIT)
+    g = geometry()
+    for (request, sink), served in zip(pairs, [True] * 5 + [False], strict=True):
+        assert sink.ids == (plain_text(request, g.vocab_size, g.context_length) if served else [])
+    worker.stop()
+
+
 def test_bug_53_a_cancel_frees_the_lane_within_a_round() -> None:
     executor = Gated()
     worker = worker_for(executor)

@@ -154,7 +154,7 @@ def test_a_token_kept_back_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_guest_knows_what_it_was_promised() -> None:
     ask = draw_asks(PROMPTS, CAPACITIES, 0)[0]
-    guest = Guest.of(Visit(4, ask, 6, 3, True, 0, None), [9, 5, 9, 7, 1, 7, 2, 2], chunk=5)
+    guest = Guest.of(Visit(4, ask, 6, 3, True, 0, None), [9, 5, 9, 7, 1, 7, 2, 2], share=5)
     assert guest.wanted == [9, 5, 9, 7] and guest.request.stop_ids == {7} and guest.request.max_tokens == 6
     guest.tokens([9, 5])
     guest.finished(FinishReason.LENGTH, LaneStats(completion_tokens=3), None)

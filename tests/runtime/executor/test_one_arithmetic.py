@@ -112,7 +112,7 @@ class Passes(RuleBasedStateMachine):
     def begin(self, threads: int, sizes: list[int]) -> None:
         self.executor = self.staged.executor(threads=threads, num_pages=NUM_PAGES)
         for lane, size in enumerate(sizes):
-            self._extend([Span(lane, 0, TEXTS[lane % len(TEXTS)][:size], output=True)])
+            self._extend([Span(lane, 0, TEXTS[lane % len(TEXTS)][:size], outputs=1)])
 
     @rule(chunks=st.dictionaries(lane_numbers, st.tuples(sizes, st.sampled_from(TEXTS)), min_size=1))
     def extend(self, chunks: dict[int, tuple[int, list[int]]]) -> None:
@@ -120,7 +120,7 @@ class Passes(RuleBasedStateMachine):
         for lane, (size, text) in chunks.items():
             start = len(self.texts.get(lane, []))
             if tokens := text[start : start + min(size, left)]:
-                spans.append(Span(lane, start, tokens, output=True))
+                spans.append(Span(lane, start, tokens, outputs=1))
                 left -= len(tokens)
         if spans:
             self._extend(spans)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tandem import __version__
 from tandem.errors import TandemError
 from tandem.runtime.http.app import build_app
-from tests.service import IM_END, ScriptedWorker, scripted_service
+from tests.service import IM_END, IM_START, ScriptedWorker, scripted_service
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 FINGERPRINT = f"tandem-{__version__}-01234567"
@@ -123,6 +123,19 @@ def test_nothing_after_an_end_token() -> None:
     assert whole(ScriptedWorker(rounds)) == ("A", "stop", 2)
     assert whole(ScriptedWorker(rounds), ignore_eos=True) == ("ABC", "length", 4)
     assert pieces(streamed(ScriptedWorker(rounds))) == (["A", ""], [None, "stop"])
+
+
+def test_stops_that_are_kept_and_special_tokens_that_are_shown() -> None:
+    rounds = [list(b"x EN"), list(b"D a")]
+    kept = {"include_stop_str_in_output": True}
+    assert whole(ScriptedWorker(rounds), stop=["END"], **kept) == ("x END", "stop", 5)
+    assert pieces(streamed(ScriptedWorker(rounds), stop="END", **kept)) == (["x EN", "D", ""], [None, None, "stop"])
+    rounds = [[0x41, IM_START, 0x42, IM_END, 0x43]]
+    assert whole(ScriptedWorker(rounds), **kept) == ("AB", "stop", 4)
+    assert whole(ScriptedWorker(rounds), stop_token_ids=[0x42], **kept) == ("AB", "stop", 3)
+    shown = {"skip_special_tokens": False}
+    assert whole(ScriptedWorker(rounds), **shown) == ("A<|im_start|>B", "stop", 4)
+    assert whole(ScriptedWorker(rounds), CHAT, **shown, **kept) == ("A<|im_start|>B<|im_end|>", "stop", 4)
 
 
 def test_characters_over_rounds() -> None:

@@ -50,7 +50,7 @@ def test_the_openai_sdk_reads_logprobs() -> None:
         assert choice.logprobs.text_offset == [0, 1, 2, 3, 4]
         assert choice.logprobs.token_logprobs == [-token / 8 for token in (0x41, 0xE6, 0x97, 0xA5, IM_END)]
         assert choice.logprobs.top_logprobs is not None
-        assert choice.logprobs.top_logprobs[0] == {"A": -0x41 / 8, "B": -2.5}
+        assert choice.logprobs.top_logprobs[0] == {"A": -1.5, "B": -2.5}
         for stream in (False, True):
             given: Any = {"messages": HI, "logprobs": True, "top_logprobs": 1, "stream": stream}
             reply: Any = client.chat.completions.create(model="tiny", **given)
@@ -82,7 +82,7 @@ def test_the_openai_sdk_raises_what_went_wrong() -> None:
     worker = ScriptedWorker([list(b"one")], error=TandemError("a pass failed"))
     with sdk(worker) as client:
         with pytest.raises(openai.BadRequestError) as bad:
-            client.chat.completions.create(model="tiny", messages=HI, n=2)
+            client.chat.completions.create(model="tiny", messages=HI, n=17)
         assert bad.value.param == "n"
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="other", messages=HI)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from tandem.runtime.drafters.votes import SOURCE
 from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
+from tandem.runtime.http.live import Live
 from tandem.runtime.http.schema import ChatBody, CompletionBody
 from tandem.runtime.http.tokens import DetokenizeBody, TokenizeBody
+from tandem.runtime.live import Occupancy, Totals
 from tandem.runtime.meter import REASONS, ROUNDS, Plain
 from tandem.runtime.thinking import watcher
 from tandem.runtime.thinking.budget import PERCENT
@@ -37,7 +40,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 def test_every_field_stands_once() -> None:
     names = [name for name, *_ in rows()]
     honoured = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__}
-    assert sorted(names) == sorted([*honoured, *NEUTRAL, *WITHOUT_EFFECT])
+    assert sorted(names) == sorted(honoured | {*NEUTRAL, *WITHOUT_EFFECT})
 
 
 def test_treatments() -> None:
@@ -65,6 +68,14 @@ def test_every_path_stands_once() -> None:
     written = re.findall(r"`(GET|POST) (/\S*)`", " ".join(line for [line, *_] in cells("endpoint")))
     served = [(method, route.path) for route in routes for method in route.methods - {"HEAD"}]
     assert sorted(written) == sorted((method, path.replace("{name:path}", "{id}")) for method, path in served)
+
+
+def test_every_live_figure_stands_once() -> None:
+    parts = {"now": Occupancy, "totals": Totals}
+    served = [name for name in Live.__struct_fields__ if name not in parts]
+    served += [f"{name}.{field.name}" for name, part in parts.items() for field in fields(part)]
+    written = [name for names, _ in cells("figure") for name in re.findall(r"`([\w.]+)`", names)]
+    assert sorted(written) == sorted(served)
 
 
 def test_every_metric_stands_once_with_its_labels() -> None:

@@ -51,10 +51,13 @@ def refused(client: TestClient, path: str = COMPLETIONS, status: int = 400, **bo
 def test_every_form_of_a_prompt(client: TestClient, worker: ScriptedWorker) -> None:
     for prompt in ("hi", ["hi"], list(b"hi"), [list(b"hi")]):
         assert asked(client, worker, prompt=prompt).prompt == tuple(b"hi")
+    for prompts in (["a", "hi"], [list(b"a"), list(b"hi")]):
+        asked(client, worker, prompt=prompts)
+        assert [request.prompt for request in worker.requests[-2:]] == [tuple(b"a"), tuple(b"hi")]
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [], [[]], "", ["a", 1], [1, [2]]])
-def test_more_or_less_than_one_prompt(client: TestClient, prompt: Any) -> None:
+@pytest.mark.parametrize("prompt", [[], [[]], "", ["a", 1], [1, [2]], ["a", [1]]])
+def test_no_prompt_and_several_kinds_of_it(client: TestClient, prompt: Any) -> None:
     assert refused(client, prompt=prompt)["param"] == "prompt"
 
 
@@ -65,6 +68,28 @@ def test_a_chat_is_rendered_and_encoded_once(client: TestClient, worker: Scripte
     assert asked(client, worker, CHAT, messages=parts).prompt == (*HI_IDS[:6], *b"h\ni", *HI_IDS[8:])
     open_end = asked(client, worker, CHAT, add_generation_prompt=False)
     assert open_end.prompt == HI_IDS[:10]
+    assert asked(client, worker, CHAT, add_special_tokens=True).prompt == HI_IDS, "this tokenizer adds none"
+
+
+def test_an_answer_goes_on_with_the_last_message(client: TestClient, worker: ScriptedWorker) -> None:
+    turns = [*HI, {"role": "assistant", "content": "so it "}]
+    for opened in (None, False):
+        given = asked(client, worker, CHAT, messages=turns, continue_final_message=True, add_generation_prompt=opened)
+        assert given.prompt == (*HI_IDS, *b"so it ")
+    assert asked(client, worker, CHAT, continue_final_message=True).prompt == HI_IDS[:8]
+    error = refused(client, CHAT, continue_final_message=True, add_generation_prompt=True)
+    assert error["param"] == "continue_final_message"
+
+
+def test_a_prompt_is_cut_to_its_end(client: TestClient, worker: ScriptedWorker) -> None:
+    assert asked(client, worker, prompt="abcdef", truncate_prompt_tokens=3).prompt == tuple(b"def")
+    assert asked(client, worker, prompt=["abc", "d"], truncate_prompt_tokens=2).prompt == tuple(b"d")
+    assert worker.requests[-2].prompt == tuple(b"bc")
+    assert asked(client, worker, CHAT, truncate_prompt_tokens=4).prompt == HI_IDS[-4:]
+    assert len(asked(client, worker, prompt="x" * 300, truncate_prompt_tokens=-1).prompt) == CONTEXT_LENGTH - 1
+    assert refused(client, truncate_prompt_tokens=0)["param"] == "prompt"
+    reply = client.post(COMPLETIONS, json={"prompt": "abcdef", "truncate_prompt_tokens": 3, "echo": True}).json()
+    assert reply["choices"][0]["text"] == "defone two", "an echo is what was read"
 
 
 @pytest.mark.parametrize("name", ["self", "source", "variables", "given", "raise_exception", "a b", ""])
@@ -176,6 +201,18 @@ def test_a_prompt_longer_than_the_context(client: TestClient) -> None:
         (COMPLETIONS, {"stop": ["a"] * 17}, "stop"),
         (COMPLETIONS, {"stop": ["a", "b" * 4097]}, "stop[1]"),
         (COMPLETIONS, {"prompt": None}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", "", "b"]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [[1], [2] * CONTEXT_LENGTH]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": [[1]] * 1025}, "prompt"),
+        (COMPLETIONS, {"n": 0}, "n"),
+        (COMPLETIONS, {"n": 17}, "n"),
+        (CHAT, {"n": 17}, "n"),
+        (CHAT, {"n": True}, "n"),
+        (COMPLETIONS, {"best_of": True}, "best_of"),
+        (COMPLETIONS, {"best_of": 17}, "best_of"),
+        (COMPLETIONS, {"n": 3, "best_of": 2}, "best_of"),
+        (COMPLETIONS, {"n": 2, "best_of": 3, "stream": True}, "best_of"),
+        (CHAT, {"best_of": 2}, "best_of"),
         (COMPLETIONS, {"prompt": [[1, "2"]]}, "prompt[0][1]"),
         (COMPLETIONS, {"stream": 1}, "stream"),
         (COMPLETIONS, {"stream_options": {"include_usage": True}}, "stream_options"),
@@ -186,6 +223,9 @@ def test_a_prompt_longer_than_the_context(client: TestClient) -> None:
         (CHAT, {"messages": [*HI, {"role": "user"}]}, "messages[1].content"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        (COMPLETIONS, {"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        (COMPLETIONS, {"skip_special_tokens": 0}, "skip_special_tokens"),
+        (CHAT, {"include_stop_str_in_output": "yes"}, "include_stop_str_in_output"),
     ],
 )
 def test_a_wrong_field_is_named(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
@@ -219,7 +259,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_unless_it_asks_for_nothing(c
 
 @pytest.mark.parametrize(
     "body",
-    [{"n": 2}, {"prompt_logprobs": 0}, {"best_of": True}, {"length_penalty": 0.5}, {"echo": True}],
+    [{"length_penalty": 0.5}, {"use_beam_search": 0}, {"verbosity": "low"}],
 )
 def test_values_close_to_neutral_ones(client: TestClient, body: dict[str, Any]) -> None:
     assert refused(client, **body)["param"] == next(iter(body))

@@ -169,10 +169,21 @@ def test_streams_count_as_they_go_and_end_as_ever() -> None:
     assert events[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
     usages = [chunk["usage"] for chunk in chunks]
+    assert "completion_tokens_details" not in usages.pop(0), "nothing was made yet"
     counts = [usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages]
-    assert counts[0] == 0 and counts == sorted(counts) and counts[-1] == 9 + len(QWEN_CLOSING.rstrip())
+    assert counts == sorted(counts) and counts[-1] == 9 + len(QWEN_CLOSING.rstrip())
     assert all(count <= usage["completion_tokens"] for count, usage in zip(counts, usages, strict=True))
     assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"]][-1] == "stop"
+
+
+def test_choices_have_budgets_of_their_own_and_one_usage() -> None:
+    with served() as client:
+        body = {"messages": HI, "max_tokens": 200, "max_reasoning_tokens": 9, "n": 3}
+        reply = client.post(CHAT, json=body).json()
+        texts = [choice["message"]["content"] for choice in reply["choices"]]
+        assert [thoughts(text) for text in texts] == [9] * 3 and len(set(texts)) == 1
+        reasoning = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        assert reasoning == 3 * (9 + len(QWEN_CLOSING.rstrip())) <= reply["usage"]["completion_tokens"]
 
 
 def test_bug_39_reasoning_ends_with_a_stop_text() -> None:

@@ -57,6 +57,7 @@ def test_a_prompt(client: TestClient) -> None:
 def test_messages_are_what_the_model_would_get(client: TestClient) -> None:
     assert tokens(client, messages=HI) == OPENED
     assert tokens(client, messages=HI, add_generation_prompt=False) == TURN
+    assert tokens(client, messages=HI, continue_final_message=True) == TURN[:-2]
     assert tokens(client, messages=HI, add_special_tokens=True) == [IM_START, *OPENED]
     parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
     assert tokens(client, messages=parts, chat_template_kwargs={"any": 1}) == OPENED
@@ -87,7 +88,12 @@ def test_there_and_back(client: TestClient, text: str) -> None:
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/tokenize", {"messages": HI, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools"),
-        ("/tokenize", {"messages": HI, "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {"prompt": "x", "continue_final_message": True}, "continue_final_message"),
+        (
+            "/tokenize",
+            {"messages": HI, "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "x"}, "tokens"),
         ("/detokenize", {"tokens": [1, True]}, "tokens[1]"),

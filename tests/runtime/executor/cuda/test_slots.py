@@ -185,7 +185,7 @@ def test_an_entry_that_names_another_kinds_program_is_refused(
 
 def test_passes_are_told_parents_and_slots(executor: CudaExecutor, gpu: HybridGpu) -> None:
     lanes, held = [0, 1], [1, 0]
-    executor.run(Kind.EXTEND, extend_rows([Span(0, 70, [5, 6], True), Span(1, 9, [8], True)], TABLE, held))
+    executor.run(Kind.EXTEND, extend_rows([Span(0, 70, [5, 6], 1), Span(1, 9, [8], 1)], TABLE, held))
     assert gpu.seen[-1]["parent"][:3].tolist() == [-1, 0, -1]
     assert gpu.seen[-1]["state_slot"].tolist() == held
     trees = [DraftTree([4, 5, 6], [-1, 0, 0], [0.5] * 3, ["test"] * 3), DraftTree.root(7)]
