@@ -14,6 +14,7 @@ from tandem.errors import RequestError
 from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.live import Occupancy
 from tandem.runtime.meter import Meter
@@ -68,6 +69,7 @@ class Service:
     stop_ids: frozenset[int]
     chat: ChatTemplate
     worker: Worker
+    grammars: Grammars
     pace: float = PACE_SECONDS
     thinking: ThinkingModel | None = None
 
@@ -119,8 +121,8 @@ class Service:
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
-        What bounds its thoughts comes behind `guides`. Raises RequestError when `prompt` is empty or leaves no room for
-        an answer.
+        `guides` are of its content, what follows its thoughts. Raises RequestError when `prompt` is empty or leaves no
+        room for an answer.
         """
         if not prompt:
             raise RequestError("the prompt holds no token; give at least one", param=param)
@@ -133,7 +135,8 @@ class Service:
                 code="context_length_exceeded",
             )
         length = room if max_tokens is None else min(max_tokens, room)
-        bounds = self.thinking.guides(thoughts or Wish(), length) if self.thinking else ()
+        if self.thinking:
+            guides = self.thinking.guides(thoughts or Wish(), length, guides)
         return Request(
             prompt,
             length,
@@ -142,7 +145,7 @@ class Service:
             penalties=penalties or Penalties(),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            guides=(*guides, *bounds),
+            guides=tuple(guides),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:

@@ -14,6 +14,7 @@ from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
 from tandem.runtime.http import wishes
 from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
+from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
@@ -125,6 +126,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
     thoughts = thoughts_wish(service, body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
+    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,
@@ -136,6 +138,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
             thoughts=thoughts,
+            guides=guides,
             param=prompt.param,
         )
         for prompt in prompts

@@ -20,6 +20,9 @@ BUDGET = "budget"
 REASONS = (BUDGET, *Loop)
 """Why a block was closed for the model."""
 
+SOURCE = "closing"
+"""What trees and metrics call the tokens of a closing text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Closings:
@@ -36,6 +39,11 @@ class Course(NamedTuple):
     due: tuple[int, ...] = ()
     reason: str = ""
     watched: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the block is behind, its closing text too."""
+        return self.place.phase is Phase.OVER and not self.due
 
 
 class ThoughtsGuide:
@@ -69,6 +77,9 @@ class ThoughtsGuide:
     def changes(self, said: Sequence[int]) -> bool:
         return bool(self._behind(said).due)
 
+    def keeps(self, token: int, said: Sequence[int]) -> bool:
+        return self._behind(said).due[:1] in ((), (token,))
+
     def applied(self, logits: np.ndarray, said: Sequence[int]) -> np.ndarray:
         due = self._behind(said).due
         if not due:
@@ -77,13 +88,26 @@ class ThoughtsGuide:
         only[due[0]] = 0.0
         return only
 
-    def forced(self) -> Sequence[int]:
-        return self._courses[0].due
+    def num_settled(self, said: Sequence[int]) -> int | None:
+        """How many of `said` stand behind the block and its closing text; None while it is open or being closed."""
+        if not self._behind(said).settled:
+            return None
+        return sum(course.settled for course in self._courses[: len(said)])
 
     def cut(self, tree: DraftTree) -> DraftTree:
-        """Nodes that a closing text leaves no room for go; what the watcher would make of a draft is not asked."""
+        """Nodes that a closing text leaves no room for go, and its rest is added as a path of probability 1.
+
+        What the watcher would make of a draft is not asked.
+        """
         if not self._closes_within(tree):
             return tree
+        kept, due = self._possible(tree), self._courses[0].due
+        if not due:
+            return kept
+        line = DraftTree.chain(tree.tokens[0], due, [1.0] * len(due), SOURCE)
+        return line.merged(kept) if kept.num_drafted else line
+
+    def _possible(self, tree: DraftTree) -> DraftTree:
         courses, kept = {0: self._courses[0]}, [0]
         for node in range(1, len(tree)):
             above = courses.get(tree.parents[node])

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tandem.errors import UsageError
-from tandem.runtime.guide import GuideMaker
+from tandem.runtime.guide import Guide, GuideMaker
 from tandem.runtime.text import TokenBytes
-from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
+from tandem.runtime.thinking.block import BlockReader, Phase, Tags, ThoughtCount
 from tandem.runtime.thinking.budget import Wish, smallest
+from tandem.runtime.thinking.content import AfterThoughts
 from tandem.runtime.thinking.guide import Closings, ThoughtsGuide
 from tandem.runtime.thinking.watcher import Watcher
 
@@ -30,6 +32,10 @@ SWITCH = "enable_thinking"
 """The variable by which templates of Qwen3's kind leave thoughts out."""
 
 
+def _unheard(reason: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class ThinkingModel:
     """`budget` bounds every answer's thoughts; with `conductor` a watcher closes those that loop.
@@ -41,19 +47,32 @@ class ThinkingModel:
     closings: Closings
     budget: int | None = None
     conductor: bool = False
-    closed: Callable[[str], None] = lambda reason: None
+    closed: Callable[[str], None] = _unheard
 
-    def guides(self, wish: Wish, max_tokens: int) -> tuple[GuideMaker, ...]:
-        """For an answer of at most `max_tokens`: none where nothing could close its thoughts."""
+    def guides(self, wish: Wish, max_tokens: int, content: Sequence[GuideMaker] = ()) -> tuple[GuideMaker, ...]:
+        """For an answer of at most `max_tokens`, whose content `content` guides: what does both.
+
+        Where a prompt opens no block, a guided answer opens none either: its content begins at once.
+        """
         budget = smallest(wish, self.budget, max_tokens)
-        if budget is None and not self.conductor:
-            return ()
 
-        def guide(prompt: Sequence[int], stop_ids: Collection[int]) -> ThoughtsGuide:
+        def bounded(prompt: Sequence[int], closed: Callable[[str], None]) -> ThoughtsGuide:
             watcher = Watcher() if self.conductor else None
-            return ThoughtsGuide(self.reader, prompt, self.closings, budget=budget, watcher=watcher, closed=self.closed)
+            return ThoughtsGuide(self.reader, prompt, self.closings, budget=budget, watcher=watcher, closed=closed)
 
-        return (guide,)
+        def alone(prompt: Sequence[int], stop_ids: Collection[int]) -> Guide:
+            return bounded(prompt, self.closed)
+
+        def before(
+            make: GuideMaker, closed: Callable[[str], None], prompt: Sequence[int], stops: Collection[int]
+        ) -> Guide:
+            guide, opened = make(prompt, stops), self.reader.begin(prompt).phase is Phase.OPEN
+            return AfterThoughts(bounded(prompt, closed), guide) if opened else guide
+
+        if content:
+            heard = [self.closed, *[_unheard] * (len(content) - 1)]  # a block is closed once, whoever follows
+            return tuple(partial(before, make, closed) for make, closed in zip(content, heard, strict=True))
+        return () if budget is None and not self.conductor else (alone,)
 
     def count(self, prompt: Sequence[int]) -> ThoughtCount:
         return ThoughtCount(self.reader, prompt)
@@ -71,7 +90,7 @@ def thinking_model(
     closing: str | None = None,
     budget: int | None = None,
     conductor: bool = False,
-    closed: Callable[[str], None] = lambda reason: None,
+    closed: Callable[[str], None] = _unheard,
 ) -> ThinkingModel:
     """The model behind a template that `thinks`. Raises UsageError for a `closing` text that closes nothing."""
     tags, bytes_of = Tags(), TokenBytes(tokenizer)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tandem.runtime.drafters.votes import SOURCE
 from tandem.runtime.engine import Engine
+from tandem.runtime.grammar.guide import SOURCE as GRAMMAR
 from tandem.runtime.http.app import build_app
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
 from tandem.runtime.http.live import Live
@@ -19,6 +20,7 @@ from tandem.runtime.meter import REASONS, ROUNDS, Plain
 from tandem.runtime.thinking import watcher
 from tandem.runtime.thinking.budget import PERCENT
 from tandem.runtime.thinking.guide import REASONS as REASONS_TO_CLOSE
+from tandem.runtime.thinking.guide import SOURCE as CLOSING
 from tandem.runtime.worker import Worker
 from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor
 from tests.service import ScriptedWorker, scripted_service
@@ -88,7 +90,7 @@ def test_every_metric_stands_once_with_its_labels() -> None:
     assert says["thinking_closed_total"] == {"reason", *REASONS_TO_CLOSE}
     assert says["rounds_total"] == {"kind", *ROUNDS.values()}
     assert says["plain_rounds_total"] == {"reason", *Plain}
-    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, GRAMMAR, CLOSING}
 
 
 def test_efforts_and_bounds_of_thoughts() -> None:

@@ -43,7 +43,7 @@ def model(ids: tuple[int, ...]) -> int:
     behind = said.partition(b"</think>")[2].strip()
     if b"</think>" not in said:
         return b"abc"[len(said) % 3]
-    return IM_END if behind == b"yes" else b"yes"[len(behind)]
+    return b"yes"[len(behind)] if len(behind) < 3 else IM_END
 
 
 @contextmanager
@@ -184,6 +184,18 @@ def test_choices_have_budgets_of_their_own_and_one_usage() -> None:
         assert [thoughts(text) for text in texts] == [9] * 3 and len(set(texts)) == 1
         reasoning = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
         assert reasoning == 3 * (9 + len(QWEN_CLOSING.rstrip())) <= reply["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_form_is_that_of_what_follows_the_thoughts(drafts: bool) -> None:
+    with served(drafts=drafts) as client:
+        for budget in (0, 12):
+            text, _, reasoning = answer(client, max_reasoning_tokens=budget, guided_choice=["no way", "never"])
+            closing = QWEN_CLOSING if budget else BARE_CLOSING
+            assert thoughts(text) == budget and text[budget:] in (closing + "no way", closing + "never")
+            assert reasoning == budget + len(closing.rstrip())
+        form = {"guided_choice": ["no way", "never"], "reasoning_effort": "none"}
+        assert answer(client, **form)[::2] in (("no way", 0), ("never", 0))
 
 
 def test_bug_39_reasoning_ends_with_a_stop_text() -> None:

@@ -13,11 +13,10 @@ from tandem.prices import PriceModel
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.guide import GuideMaker
-from tandem.runtime.lane import FORCED
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.cut import Router
 from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
-from tandem.runtime.thinking.guide import BUDGET, Closings, ThoughtsGuide
+from tandem.runtime.thinking.guide import BUDGET, SOURCE, Closings, ThoughtsGuide
 from tandem.runtime.thinking.watcher import Loop, Watcher
 from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry
@@ -158,7 +157,7 @@ def test_a_closing_text_costs_no_round_a_token() -> None:
         pass
     assert sink.ids == plain.ids and len(plain.blocks) == 30
     assert [len(block) for block in sink.blocks] == [1, 1, 1, 1, 7, *[1] * 19]
-    assert engine.meter.accepted_by.values == {FORCED: 6}
+    assert engine.meter.accepted_by.values == {SOURCE: 6}
     alone = served(Request((9, 1), 30, guides=(bounded(4),), speculate=False), executor, {}, Guess(3))
     assert alone.ids == plain.ids and len(alone.blocks) == 30
 
