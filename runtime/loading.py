@@ -18,6 +18,8 @@ from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.reading.formats import Format, format_of, thinks
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -41,8 +43,9 @@ MAX_KV_SHARE = 0.5
 class LoadOptions:
     """What a user may choose at load. None stands for one thread a core, the lanes above and the bundle's own values.
 
-    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs.
-    `think_budget`, `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
+    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
+    parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template. `think_budget`,
+    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
@@ -57,6 +60,9 @@ class LoadOptions:
     think_budget: int | None = None
     think_closing: str | None = None
     conductor: Literal["raw", "on"] = "raw"
+    relaxation: Relaxation | None = None
+    tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
+    reasoning_parser: Literal["auto", "think", "none"] = "auto"
 
 
 def load(path: Path, options: LoadOptions | None = None) -> Service:
@@ -90,7 +96,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     _trim_heap()
     worker = Worker(engine)
     worker.start()
-    facts = manifest.tokenizer
+    facts, tools, thoughts = manifest.tokenizer, options.tool_call_parser, options.reasoning_parser
     return Service(
         model=options.served_model_name or manifest.name,
         bundle_id=manifest.content_id,
@@ -101,18 +107,23 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
         thinking=thinking,
+        call_format=format_of(facts.chat_template) if tools == "auto" else Format(tools),
+        thinks=thinks(facts.chat_template) if thoughts == "auto" else thoughts == "think",
         grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
+        relaxation=options.relaxation,
     )
 
 
 def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, engine: Engine) -> ThinkingModel | None:
     """How the model thinks, None if it does not; then a warning for options that are of no use."""
-    from tandem.runtime.thinking.model import thinking_model, thinks
+    from tandem.runtime.thinking.model import thinking_model
 
     budget, closing, conductor = options.think_budget, options.think_closing, options.conductor == "on"
-    if template is not None and thinks(template):
+    if thinks(template) or options.reasoning_parser == "think":
         closed = engine.meter.thoughts_closed.add
-        return thinking_model(template, tokenizer, closing=closing, budget=budget, conductor=conductor, closed=closed)
+        return thinking_model(
+            template or "", tokenizer, closing=closing, budget=budget, conductor=conductor, closed=closed
+        )
     flags = {"--think-budget": budget is not None, "--think-closing": closing is not None, "--conductor": conductor}
     if idle := " and ".join(flag for flag, given in flags.items() if given):
         log.warning("%s: of no use here, the chat template of this bundle knows no <think>; leave it out", idle)
@@ -126,12 +137,19 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     from tandem.runtime.engine import Engine
 
     exact, prices = examine(bundle, executor)
+    if options.relaxation is not None:
+        log.warning(
+            "ACCEPT RULES ARE RELAXED (%s): drafted tokens that are not the model's own are accepted, so texts are no "
+            "longer the model's; for measurements only",
+            options.relaxation,
+        )
     return Engine(
         executor,
         drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
         prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,
+        relaxation=options.relaxation,
     )
 
 

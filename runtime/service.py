@@ -19,6 +19,8 @@ from tandem.runtime.guide import GuideMaker
 from tandem.runtime.live import Occupancy
 from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
+from tandem.runtime.reading.formats import Format
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextRules, TextStream
 from tandem.runtime.thinking.budget import Wish
@@ -58,7 +60,9 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
-    `thinking` is None for a model whose template knows no thoughts.
+    `call_format` is how the model writes tool calls, `thinks` whether its answers may begin with a block of thoughts;
+    `thinking`, how they are bounded, is None for a model whose template knows none.
+    With a `relaxation` texts are not the model's.
     """
 
     model: str
@@ -71,12 +75,16 @@ class Service:
     worker: Worker
     grammars: Grammars
     pace: float = PACE_SECONDS
+    relaxation: Relaxation | None = None
+    call_format: Format = Format.HERMES
+    thinks: bool = False
     thinking: ThinkingModel | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Names the compiled bits: equal fingerprints give equal texts."""
-        return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        """Names the compiled bits: equal fingerprints give equal texts, unless they say that these are relaxed."""
+        name = f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        return name if self.relaxation is None else f"{name}-{self.relaxation}"
 
     def encode(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> tuple[int, ...]:
         """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat.
@@ -116,13 +124,14 @@ class Service:
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
+        framed: bool = False,
         thoughts: Wish | None = None,
         param: str = "prompt",
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
-        `guides` are of its content, what follows its thoughts. Raises RequestError when `prompt` is empty or leaves no
-        room for an answer.
+        `guides` are of its content, what follows its thoughts, unless they are `framed`: then they know of thoughts.
+        Raises RequestError when `prompt` is empty or leaves no room for an answer.
         """
         if not prompt:
             raise RequestError("the prompt holds no token; give at least one", param=param)
@@ -136,7 +145,8 @@ class Service:
             )
         length = room if max_tokens is None else min(max_tokens, room)
         if self.thinking:
-            guides = self.thinking.guides(thoughts or Wish(), length, guides)
+            bounds = self.thinking.guides(thoughts or Wish(), length, () if framed else guides)
+            guides = (*guides, *bounds) if framed else bounds
         return Request(
             prompt,
             length,
@@ -164,5 +174,12 @@ class Service:
             request.penalties.min_tokens,
             keep_stop=rules.keep_stop,
             skip_special_tokens=rules.skip_special_tokens,
+            shown=rules.shown,
+            until=None if rules.until is None else rules.until(),
         )
         return Delivery(text, emit, self.pace, self.thinking.count(request.prompt) if self.thinking else None)
+
+    def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
+        """Those of `texts` that are tokens added to the vocabulary, special ones or any."""
+        tokens = self.tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in tokens if token.content in texts and special <= token.special)

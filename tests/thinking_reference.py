@@ -40,7 +40,7 @@ def standing(prompt: Sequence[int], answer: Sequence[int], words: Callable[[int]
 
     opened, inside = 0, 0
     if not re.search(rb"<think>\s*\Z", b"".join(map(words, prompt))):
-        found = re.match(rb"\s*<think>", text(len(answer)))
+        found = re.match(rb"<think>", text(len(answer)))
         if not found:
             return Standing(False, 0, 0)
         inside = found.end()

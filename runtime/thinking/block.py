@@ -1,8 +1,8 @@
 """Where a block of thoughts stands in an answer, token by token.
 
-A block is what an answer has between `<think>` and `</think>`. It is opened by the end of the prompt or by the very
-beginning of the answer, white space aside, and there is one at most: later tags are text. Tags are found in the joined
-bytes of tokens, however many tokens they take and whatever else those hold. Knows nothing of budgets or engines.
+A block is what an answer has between `<think>` and `</think>`. It is opened by the end of the prompt, white space
+aside, or by the very beginning of the answer, and there is one at most: later tags are text. Tags are found in the
+joined bytes of tokens, however many tokens they take and whatever else those hold. Knows nothing of budgets or engines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tandem.runtime.reading.thoughts import BEGIN, END
+
 TAIL_TOKENS = 64
 """Tokens of a prompt's end that are read: more than a tag and the white space behind it take."""
 
@@ -20,13 +22,13 @@ TAIL_TOKENS = 64
 class Tags:
     """How a model marks its thoughts."""
 
-    opening: str = "<think>"
-    closing: str = "</think>"
+    opening: str = BEGIN
+    closing: str = END
 
 
 class Phase(Enum):
     AHEAD = "ahead"
-    """The answer has not begun but for white space and part of a tag: it may still open a block."""
+    """The answer has not begun but for part of a tag: it may still open a block."""
 
     OPEN = "open"
     """The next token is a thought, or the end of the block."""
@@ -72,7 +74,6 @@ class BlockReader:
         text = place.tail + self._bytes_of(token)
         if place.phase is Phase.OPEN:
             return self._within(text, place.thoughts + 1, place.tokens + 1)
-        text = text.lstrip()
         if text.startswith(self._opening):
             return self._within(text[len(self._opening) :], 0, place.tokens + 1)
         if self._opening.startswith(text):

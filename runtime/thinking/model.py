@@ -78,11 +78,6 @@ class ThinkingModel:
         return ThoughtCount(self.reader, prompt)
 
 
-def thinks(template: str | None) -> bool:
-    """Whether a chat template knows of thoughts."""
-    return Tags().closing in (template or "")
-
-
 def thinking_model(
     template: str,
     tokenizer: Tokenizer,
@@ -92,11 +87,11 @@ def thinking_model(
     conductor: bool = False,
     closed: Callable[[str], None] = _unheard,
 ) -> ThinkingModel:
-    """The model behind a template that `thinks`. Raises UsageError for a `closing` text that closes nothing."""
+    """The model behind a `template` that knows thoughts. Raises UsageError for a `closing` text that closes nothing."""
     tags, bytes_of = Tags(), TokenBytes(tokenizer)
     own = QWEN_CLOSING if SWITCH in template and "<|im_start|>" in template else BARE_CLOSING
     usual = own if closing is None else closing
     ids = [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in (usual, BARE_CLOSING)]
-    if tags.closing.encode() not in b"".join(map(bytes_of, ids[0])):
-        raise UsageError(f"--think-closing has no {tags.closing}; without it the block of thoughts stays open")
+    if not b"".join(map(bytes_of, ids[0])).rstrip(b"\n").endswith(tags.closing.encode()):
+        raise UsageError(f"--think-closing must end with {tags.closing} and line ends at most, for content follows it")
     return ThinkingModel(BlockReader(tags, bytes_of), Closings(*ids), budget, conductor, closed)

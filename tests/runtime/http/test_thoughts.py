@@ -35,6 +35,9 @@ QWEN = TEMPLATE.replace(
     "{% endif %}",
 )
 CONTEXT = 400
+SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+JSON_FORM = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+CHOICE = {"guided_choice": ["yes", "no"]}
 
 
 def model(ids: tuple[int, ...]) -> int:
@@ -48,9 +51,13 @@ def model(ids: tuple[int, ...]) -> int:
 
 @contextmanager
 def served(
-    options: LoadOptions | None = None, template: str = QWEN, script: Callable[..., int] = model, drafts: bool = True
+    options: LoadOptions | None = None,
+    template: str = QWEN,
+    script: Callable[..., int] = model,
+    drafts: bool = True,
+    reads: bool = False,
 ) -> Iterator[TestClient]:
-    """A client of a service as `loading.load` would make it, over a scripted device."""
+    """A client of a service as `loading.load` would make it, over a scripted device. `reads` parts thoughts off."""
     capacities = geometry(vocab_size=258, context_length=CONTEXT, max_rows=64)
     executor = ScriptedExecutor(script, capacities=capacities)
     drafters = lookup_drafters() if drafts else None
@@ -59,7 +66,12 @@ def served(
     worker.start()
     thinking = _thinking(template, tokenizer, options or LoadOptions(), engine)
     service: Service = scripted_service(
-        worker, chat=ChatTemplate(template), thinking=thinking, context_length=CONTEXT, tokenizer=tokenizer
+        worker,
+        chat=ChatTemplate(template),
+        thinking=thinking,
+        thinks=reads,
+        context_length=CONTEXT,
+        tokenizer=tokenizer,
     )
     try:
         with TestClient(build_app(service), raise_server_exceptions=False) as client:
@@ -140,13 +152,13 @@ def test_an_effort_reaches_a_template_that_reads_it() -> None:
 def test_a_block_that_the_answer_opens() -> None:
     def opens(ids: tuple[int, ...]) -> int:
         said = bytes(token for token in ids if token < 256).split(b"assistant\n")[-1]
-        return b"\n<think>"[len(said)] if len(said) < 8 else model(ids)
+        return b"<think>"[len(said)] if len(said) < 7 else model(ids)
 
     template = TEMPLATE + "{# <think></think> #}"
     with served(template=template, script=opens) as client:
         text, _, reasoning = answer(client, max_reasoning_tokens=6)
-        assert text == "\n<think>" + text[8:14] + BARE_CLOSING + "yes" and thoughts(text[8:]) == 6
-        assert reasoning == 8 + 6 + len(BARE_CLOSING.rstrip())
+        assert text == "<think>" + text[7:13] + BARE_CLOSING + "yes" and thoughts(text[7:]) == 6
+        assert reasoning == 7 + 6 + len(BARE_CLOSING.rstrip())
 
 
 def test_the_conductor_closes_loops_and_is_off_unless_asked() -> None:
@@ -196,6 +208,31 @@ def test_a_form_is_that_of_what_follows_the_thoughts(drafts: bool) -> None:
             assert reasoning == budget + len(closing.rstrip())
         form = {"guided_choice": ["no way", "never"], "reasoning_effort": "none"}
         assert answer(client, **form)[::2] in (("no way", 0), ("never", 0))
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+@pytest.mark.parametrize("opened", [True, False])
+def test_thoughts_that_are_parted_off_are_bounded_as_ever(drafts: bool, opened: bool) -> None:
+    """The grammar of a chat knows of the block: a budget closes it within the grammar, whoever opened it."""
+
+    def opens(ids: tuple[int, ...]) -> int:
+        said = bytes(token for token in ids if token < 256).split(b"assistant\n")[-1]
+        return b"<think>"[len(said)] if len(said) < 7 else model(ids)
+
+    template, script = (QWEN, model) if opened else (TEMPLATE + "{# <think></think> #}", opens)
+    with served(template=template, script=script, drafts=drafts, reads=True) as client:
+        for form, wanted in (({}, {"yes"}), (JSON_FORM, {'{"a":1}', '{"a": 1}'}), (CHOICE, {"yes"})):
+            for budget in (0, 1, 12):
+                body = {"messages": HI, "max_tokens": 250, "max_reasoning_tokens": budget, **form}
+                reply = client.post(CHAT, json=body).json()
+                (choice,), usage = reply["choices"], reply["usage"]
+                content, reasoning = choice["message"]["content"], choice["message"].get("reasoning_content") or ""
+                closing = QWEN_CLOSING if budget and opened else BARE_CLOSING
+                assert content in wanted and choice["finish_reason"] == "stop"
+                assert thoughts(reasoning) == budget
+                assert reasoning[budget:].strip() == closing.partition("</think>")[0].strip()
+                count = usage["completion_tokens_details"]["reasoning_tokens"]
+                assert count == (0 if opened else 7) + budget + len(closing.rstrip())
 
 
 def test_bug_39_reasoning_ends_with_a_stop_text() -> None:
@@ -248,6 +285,7 @@ def test_flags_without_a_template_that_thinks_are_warned_of(caplog: pytest.LogCa
         for template in (TEMPLATE, None):
             assert _thinking(template, byte_tokenizer(), LoadOptions(think_budget=0, conductor="on"), engine) is None
             assert _thinking(template, byte_tokenizer(), LoadOptions(), engine) is None
-    with pytest.raises(UsageError, match="--think-closing has no </think>"):
-        _thinking(QWEN, byte_tokenizer(), LoadOptions(think_closing=""), engine)
+    for closing in ("", "so", "</think> so", "</think>x\n"):
+        with pytest.raises(UsageError, match="--think-closing must end with </think>"):
+            _thinking(QWEN, byte_tokenizer(), LoadOptions(think_closing=closing), engine)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["--think-budget and --conductor"] * 2
