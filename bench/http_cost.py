@@ -80,6 +80,7 @@ def host(bundle: Path, seconds: float, pipe: Any) -> None:
     """The serving process: says its port, then its CPU time whenever it is asked."""
     from tandem.artifacts.reader import open_bundle
     from tandem.runtime.chat import ChatTemplate
+    from tandem.runtime.grammar.compiler import Grammars
     from tandem.runtime.loading import read_tokenizer
     from tandem.runtime.serve import bind, serve
     from tandem.runtime.service import Service
@@ -96,6 +97,7 @@ def host(bundle: Path, seconds: float, pipe: Any) -> None:
         stop_ids=frozenset(),
         chat=ChatTemplate(opened.manifest.tokenizer.chat_template, {}),
         worker=Pace(ids, seconds),
+        grammars=Grammars(tokenizer, tokenizer.get_vocab_size(), ()),
     )
     bound = bind("127.0.0.1", 0)
     bound.listen()  # who connects before the server is up waits in the backlog

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
-TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop")
+TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "json_schema")
 SERVING_FLAGS = ("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue")
 
 LONE = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -66,6 +66,11 @@ EXAMPLES = examples(
 @click.option("--min-p", type=SHARE, default=0.0)
 @click.option("--seed", type=int, help="Same seed, same text.  [default: fresh noise]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@click.option(
+    "--json-schema",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Answer in JSON that the schema in this file accepts.",
+)
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
 @click.option("--threads", type=POSITIVE, help="On a CPU: threads of a pass.  [default: one a core]")
 @click.option(
@@ -196,4 +201,11 @@ def _wishes(flags: dict[str, Any]) -> Wishes:
     if "" in flags["stop"]:
         raise UsageError("--stop needs a text")
     sampling = Sampling(**{name: flags[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed")})
-    return Wishes(flags["max_tokens"], sampling, flags["stop"])
+    return Wishes(flags["max_tokens"], sampling, flags["stop"], _read_schema(flags["json_schema"]))
+
+
+def _read_schema(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--json-schema {path}: {error}") from error

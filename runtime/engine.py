@@ -211,7 +211,7 @@ class Engine:
         """End lanes that are finished or cancelled, and waiting requests that are cancelled."""
         for lane in tuple(self._lanes):
             if lane.finish or lane.ticket.cancelled:
-                self._end(lane, lane.finish or FinishReason.CANCELLED, None)
+                self._end(lane, lane.finish or FinishReason.CANCELLED, lane.error)
         if not self._waiting:
             return
         with self._lock:

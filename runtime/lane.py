@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from tandem.errors import RequestError
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
@@ -25,7 +26,8 @@ class Lane:
     """The sequence in row `index` of the block table, at most `max_length` ids long.
 
     `ids` is the prompt and the committed tokens; KV of the first `kv_length` is in. While decoding, kv_length is
-    len(ids) - 1: the last id is the anchor, which the next pass writes. `finish` is set when the lane has ended.
+    len(ids) - 1: the last id is the anchor, which the next pass writes. `finish` is set when the lane has ended,
+    and `error` where a guide could not go on.
     """
 
     def __init__(self, index: int, ticket: Ticket, max_length: int, drafter: Callable[[], Drafter] | None) -> None:
@@ -35,6 +37,8 @@ class Lane:
         self.kv_length = 0
         self.stats = LaneStats(prompt_tokens=len(request.prompt))
         self.finish: FinishReason | None = None
+        self.error: RequestError | None = None
+        self._num_sound = 0  # tokens of the last round that were drawn before a guide could not go on
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
@@ -74,9 +78,14 @@ class Lane:
         if self.drafter is None or self.num_left < 2 or max_nodes < 1:
             return []
         try:
-            trees = self.drafter.propose(max_nodes)
-            fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees if tree.num_drafted] if trees else []
+            trees = [tree for tree in self.drafter.propose(max_nodes) if tree.num_drafted]
+            if not trees and self.guides:
+                trees = [DraftTree.root(self.ids[-1])]  # guides may know what comes
+            fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees]
             return [tree for tree in fitted if tree.num_drafted] if self.guides else fitted
+        except RequestError as error:
+            self._refuse(error, 0)
+            return []
         except Exception:
             self._drop_drafter()
             return []
@@ -87,20 +96,28 @@ class Lane:
             raise ValueError(f"a draft over token {tokens[0]} does not fit the anchor or the vocabulary")
         if not tree.is_tree:
             raise ValueError(f"a draft of tokens {tokens} below nodes {tree.parents} is no tree")
+        for guide in self.guides:
+            tree = guide.cut(tree)
         # The path to depth d commits d + 1 tokens: deeper nodes have no room.
         if self.num_left < len(tree):
             tree = tree.subset([i for i, depth in enumerate(tree.depths()) if depth < self.num_left])
-        for guide in self.guides:
-            tree = guide.cut(tree)
         return tree if tree.num_drafted <= max_nodes else tree.truncate(max_nodes + 1)
 
-    def guided(self, logits: Callable[[], np.ndarray], said: Sequence[int]) -> np.ndarray | None:
-        """`logits` of the token behind the text and `said` as the guides want them; None if they leave them alone."""
+    def guided(self, logits: Callable[[], np.ndarray], said: Sequence[int], largest: int | None) -> np.ndarray | None:
+        """`logits` of the token behind the text and `said` as the guides want them; None if they leave them alone.
+
+        Where only the `largest` matters, and each of them keeps it, that is as good as left alone.
+        """
         changed = None
-        for guide in self.guides:
-            if guide.changes(said):
-                changed = guide.applied(logits() if changed is None else changed, said)
-        return changed
+        try:
+            guides = [guide for guide in self.guides if guide.changes(said)]
+            if largest is None or not all(guide.keeps(largest, said) for guide in guides):
+                for guide in guides:
+                    changed = guide.applied(logits() if changed is None else changed, said)
+            return changed
+        except RequestError as error:
+            self._refuse(error, len(said))
+            return None
 
     def commit(self, tokens: list[int], kv_rows: int, drafted: int = 0) -> None:
         """A round's committed tokens, of which `kv_rows` rows of KV came in; sets `finish` if the text ends here."""
@@ -113,10 +130,15 @@ class Lane:
     def append(self, tokens: list[int]) -> None:
         """More of the text, whose KV is not in; sets `finish` if it ends here."""
         self.ids += tokens
-        for guide in self.guides:
-            guide.extend(tokens)
+        try:
+            for guide in self.guides:
+                guide.extend(tokens)
+        except RequestError as error:
+            self._refuse(error, len(tokens))
         self.stats.completion_tokens += len(tokens)
-        if tokens[-1] in self.stop_ids:
+        if self.error is not None:
+            self.finish = FinishReason.ERROR
+        elif tokens[-1] in self.stop_ids:
             self.finish = FinishReason.STOP
         elif self.num_left == 0:
             self.finish = FinishReason.LENGTH
@@ -138,11 +160,15 @@ class Lane:
             self.finish = FinishReason.CANCELLED
             return
         measured, self.logprobs = self.logprobs, []
+        if self.error is not None:
+            tokens, measured = tokens[: self._num_sound], measured[: self._num_sound]
+            if not tokens:
+                return
         try:
             if measured:
                 cast(MeasuringSink, self.ticket.sink).measured(measured)
             if self.ticket.sink.tokens(tokens):
-                self.finish = FinishReason.STOP
+                self.finish, self.error = FinishReason.STOP, None
         except Exception:
             log.exception("a sink failed; its request is cancelled")
             self.finish = FinishReason.CANCELLED
@@ -154,6 +180,13 @@ class Lane:
         except Exception:
             log.exception("a sink failed; its request is cancelled")
             self.ticket.cancelled, self.finish = True, FinishReason.CANCELLED
+
+    def _refuse(self, error: RequestError, num_sound: int) -> None:
+        """A guide's failure ends the lane when the round at hand is over, behind `num_sound` of its tokens.
+
+        Until then the model has its way.
+        """
+        self.error, self.guides, self._num_sound = error, [], num_sound
 
     def _drop_drafter(self) -> None:
         """A drafter's failure costs the lane its drafter: guesses may speed a text up, never end it."""

@@ -17,6 +17,7 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         stop_ids=frozenset(facts.stop_ids),
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
+        grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
     )
 
 

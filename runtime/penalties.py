@@ -49,6 +49,9 @@ class PenalizedText:
     def changes(self, said: Sequence[int]) -> bool:
         return True
 
+    def keeps(self, token: int, said: Sequence[int]) -> bool:
+        return False
+
     def cut(self, tree: DraftTree) -> DraftTree:
         return tree
 

@@ -146,9 +146,10 @@ def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int
     if greedy and asked is None and not lane.guides:
         return outcome.argmax[first + node]
     logits = partial(executor.logits, first + node)
-    guided = lane.guided(logits, said)
-    if guided is None and greedy:
-        token = outcome.argmax[first + node]
+    largest = outcome.argmax[first + node] if greedy else None
+    guided = lane.guided(logits, said, largest)
+    if guided is None and largest is not None:
+        token = largest
     else:
         row = logits() if guided is None else guided
         token = draw(row, lane.sampling, lane.seed, len(lane.ids) + len(said))

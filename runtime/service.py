@@ -14,6 +14,7 @@ from tandem.errors import RequestError
 from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.delivery import PACE_SECONDS, Delivery, Event
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.live import Occupancy
 from tandem.runtime.meter import Meter
@@ -64,6 +65,7 @@ class Service:
     stop_ids: frozenset[int]
     chat: ChatTemplate
     worker: Worker
+    grammars: Grammars
     pace: float = PACE_SECONDS
 
     @property

@@ -20,6 +20,7 @@ import click
 from tandem.errors import TandemError
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.figures import rates, summary
+from tandem.runtime.grammar import specification
 from tandem.runtime.live import Totals
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling
 from tandem.runtime.service import Service
@@ -42,6 +43,8 @@ class Wishes:
     max_tokens: int | None = None
     sampling: Sampling = Sampling()  # noqa: RUF009
     stops: tuple[str, ...] = ()
+    schema: str | None = None
+    """The text of a JSON schema that answers keep to."""
 
 
 def answer_once(service: Service, prompt: str, wishes: Wishes, *, raw: bool, as_json: bool) -> None:
@@ -116,7 +119,10 @@ def _chat_ids(service: Service, messages: Sequence[dict[str, str]]) -> tuple[int
 
 
 def _request(service: Service, ids: tuple[int, ...], wishes: Wishes) -> Request:
-    return service.request(ids, max_tokens=wishes.max_tokens, sampling=wishes.sampling)
+    guides = []
+    if wishes.schema is not None:
+        guides = [service.grammars.compile(specification.json_schema(wishes.schema), "--json-schema")]
+    return service.request(ids, max_tokens=wishes.max_tokens, sampling=wishes.sampling, guides=guides)
 
 
 def _run(

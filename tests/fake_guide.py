@@ -33,6 +33,10 @@ class Remainders:
     def changes(self, said: Sequence[int]) -> bool:
         return bool([*self._text, *said][-1] % 2)
 
+    def keeps(self, token: int, said: Sequence[int]) -> bool:
+        text = [*self._text, *said]
+        return not (text[-1] % 2 and token % 3 == text[-1] % 3)
+
     def applied(self, logits: np.ndarray, said: Sequence[int]) -> np.ndarray:
         changed = logits.copy()
         changed[forbidden([*self._text, *said], len(logits))] = -np.inf

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tandem.errors import CapacityError, TandemError
 from tandem.prices import PriceModel
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.live import Occupancy
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.meter import Meter, Stopwatch
@@ -180,6 +181,7 @@ def scripted_service(worker: Any, **changes: Any) -> Service:
         "stop_ids": frozenset({IM_END}),
         "chat": ChatTemplate(TEMPLATE, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}),
         "worker": worker,
+        "grammars": Grammars(byte_tokenizer(), IM_END + 1, {IM_END}),
     }
     return Service(**{**fields, "pace": 0.0, **changes})
 

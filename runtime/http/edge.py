@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import uuid
 
@@ -28,6 +29,7 @@ BODY_SECONDS = 30.0
 MAX_PAUSES = 10
 """A whole body may take this many times as long: a byte now and then must not hold its connection for ever either."""
 
+_logger = logging.getLogger(__name__)
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -47,13 +49,23 @@ class Edge:
         given = headers.get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
+        whole = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal whole
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
 
         refusal = self._refusal(scope["path"], headers)
-        await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
+        try:
+            await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
+        except Exception:
+            if not whole:
+                raise
+            # uvicorn would close the connection behind the answer, with the client's next request on its way.
+            _logger.exception("a request failed")
 
     def _refusal(self, path: str, headers: Headers) -> Exception | None:
         if "content-length" in headers and "transfer-encoding" in headers:

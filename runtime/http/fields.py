@@ -20,7 +20,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -35,13 +34,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "documents": ([],),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "grammar": ("",),
-    "json_schema": (),
 }
 """Field -> values that ask for nothing, null besides; any other value is refused."""
 
@@ -58,6 +50,7 @@ WITHOUT_EFFECT = frozenset(
         "priority",
         "request_id",
         "cache_prompt",
+        "guided_decoding_backend",
     }
 )
 """Fields that name or file a request and change no token; any value is accepted."""

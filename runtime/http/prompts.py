@@ -14,6 +14,7 @@ from tandem.errors import RequestError
 from tandem.runtime.chat import plain_content
 from tandem.runtime.http import wishes
 from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
+from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
@@ -123,6 +124,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
     """What the engine is asked about each prompt."""
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
+    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,
@@ -133,6 +135,7 @@ def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_token
             prompt_logprobs=of_prompt,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
+            guides=guides,
             param=prompt.param,
         )
         for prompt in prompts

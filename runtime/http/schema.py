@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tandem.errors import RequestError
+from tandem.runtime.http.constraints import Constraints
 from tandem.runtime.http.fields import check_fields
 from tandem.runtime.text import TextRules
 
@@ -30,7 +31,7 @@ class StreamOptions(Struct, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class Body(Struct, kw_only=True):
+class Body(Constraints, kw_only=True):
     """Fields that both endpoints honour. null stands for the default everywhere."""
 
     model: str | None = None

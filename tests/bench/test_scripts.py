@@ -11,7 +11,7 @@ import pytest
 from sides.process import BENCH
 
 
-@pytest.mark.parametrize("script", ["demo.py", "cpu.py", "start.py", "exact.py", "hybrid.py"])
+@pytest.mark.parametrize("script", ["demo.py", "cpu.py", "start.py", "exact.py", "hybrid.py", "structured.py"])
 def test_a_script_imports_its_siblings_under_a_safe_path(script: str, tmp_path: Path) -> None:
     load = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='loaded')"
     words = [sys.executable, "-P", "-c", load, str(BENCH / script)]

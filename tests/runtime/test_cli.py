@@ -81,6 +81,21 @@ def test_json(loaded: Loader, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["stats"]) == set(LaneStats.__dataclass_fields__)
 
 
+def test_a_schema_from_a_file(loaded: Loader, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [true]}')
+    assert command("bundle", "--prompt", "hi", "--json-schema", str(schema)) == 0
+    request = loaded.worker.requests[0]
+    guide = request.guides[0](request.prompt, request.stop_ids)
+    assert guide.keeps(ord("t"), []) and not guide.keeps(ord("f"), [])
+    for wrong, code, part in ((b'{"type": 5}', 1, "JSON schema cannot be compiled"), (b"\xff", 2, "--json-schema")):
+        schema.write_bytes(wrong)
+        capsys.readouterr()
+        assert command("bundle", "--prompt", "hi", "--json-schema", str(schema)) == code
+        err = capsys.readouterr().err
+        assert part in err and err.count("\n") == 1
+
+
 def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.touch()

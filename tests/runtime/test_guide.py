@@ -7,8 +7,8 @@ import pytest
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import Request
-from tests.fake_guide import Remainders
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_guide import Remainders, forbidden
+from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, marks, plain_text, row_logits
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 REQUEST = Request((7, 3), 40, guides=(Remainders,))
@@ -29,10 +29,12 @@ def served(request: Request, guess: Guess, monkeypatch: pytest.MonkeyPatch) -> t
     return sink, sink.stats.drafted, len(read)
 
 
-def test_only_rows_that_a_guide_changes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_whose_largest_a_guide_forbids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, _, read = served(REQUEST, Guess(0, 0, 0), monkeypatch)
     text = [*REQUEST.prompt, *sink.ids]
-    assert read == sum(token % 2 for token in text[1:-1])
+    below, first = marks(text), len(REQUEST.prompt)
+    largest = {length: int(row_logits(below[length - 1], VOCAB).argmax()) for length in range(first, len(text))}
+    assert read == sum(token in forbidden(text[:length], VOCAB) for length, token in largest.items())
 
 
 def test_drafts_are_cut_where_a_guide_forbids_them(monkeypatch: pytest.MonkeyPatch) -> None:

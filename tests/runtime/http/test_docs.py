@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tandem.runtime.drafters.votes import SOURCE
 from tandem.runtime.engine import Engine
+from tandem.runtime.grammar.guide import SOURCE as GRAMMAR
 from tandem.runtime.http.app import build_app
 from tandem.runtime.http.fields import NEUTRAL, WITHOUT_EFFECT
 from tandem.runtime.http.live import Live
@@ -84,4 +85,4 @@ def test_every_metric_stands_once_with_its_labels() -> None:
     assert says["request_success_total"] == {"finished_reason", *REASONS.values()}
     assert says["rounds_total"] == {"kind", *ROUNDS.values()}
     assert says["plain_rounds_total"] == {"reason", *Plain}
-    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, GRAMMAR}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
 
 from tandem.runtime.http.app import build_app
-from tests.service import CONTEXT_LENGTH, ScriptedWorker, scripted_service
+from tests.service import CONTEXT_LENGTH, PATIENCE, ScriptedWorker, on_loopback, scripted_service
 
 
 def client_of(worker: ScriptedWorker | None = None, **options: object) -> TestClient:
@@ -106,11 +107,27 @@ def test_draining() -> None:
             assert (response.status_code, response.json()["error"]["type"]) == (503, "unavailable_error")
 
 
-def test_a_bug_is_a_500_that_tells_nothing() -> None:
-    class Broken(ScriptedWorker):
-        def submit(self, request: object, sink: object) -> None:  # type: ignore[override]
-            raise RuntimeError("secret place")
+class Broken(ScriptedWorker):
+    def submit(self, request: object, sink: object) -> None:  # type: ignore[override]
+        raise RuntimeError("secret place")
 
+
+def test_a_connection_outlives_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+    """uvicorn would close it behind the answer, and a client's next request would go nowhere."""
+    with on_loopback(build_app(scripted_service(Broken()))) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+        connection.auto_open = False
+        connection.connect()
+        for _ in range(3):
+            connection.request("POST", "/v1/completions", '{"prompt": "x"}')
+            response = connection.getresponse()
+            assert (response.status, response.getheader("connection")) == (500, None)
+            response.read()
+        connection.close()
+    assert sum(record.exc_info is not None for record in caplog.records) == 3
+
+
+def test_a_bug_is_a_500_that_tells_nothing() -> None:
     with client_of(Broken()) as client:
         response = client.post("/v1/completions", json={"prompt": "x"})
     assert response.status_code == 500
