@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +176,16 @@ def test_other_origins_are_not_told_that_they_may_read() -> None:
         answers.append(client.post("/v1/completions", json={"prompt": "x"}, headers=origin))
         answers.append(client.get("/v1/models", headers=origin))
     assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
+
+
+def test_a_schema_fetches_nothing(tmp_path: Path) -> None:
+    """A reference to elsewhere is refused, not followed: this server is no way into the network behind it."""
+    (tmp_path / "schema.json").write_text("{}")
+    app = build_app(scripted_service(ScriptedWorker()))
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere, TestClient(app) as client:
+        elsewhere.setblocking(False)
+        for reference in (f"http://127.0.0.1:{elsewhere.getsockname()[1]}/x", f"file://{tmp_path}/schema.json"):
+            answer = client.post("/v1/completions", json={"prompt": "x", "guided_json": {"$ref": reference}})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_json")
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
