@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
+_TOOLS = re.compile(r"\btools\b")
 _END = "\ue0fe\uf8d1\ue0fe"
 """Marks where a message ends, in characters that no text has a use for."""
 
@@ -32,17 +34,28 @@ class ChatTemplate:
         self._tokens = {name: text or "" for name, text in (tokens or {}).items()}
         self._compiled: Template | None = None
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return _TOOLS.search(self.source or "") is not None
+
+    @property
+    def knows_one_call(self) -> bool:
+        """Whether it refuses a message with several calls, as Llama 3's do."""
+        return "single tool-calls" in (self.source or "")
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text; encode it with `add_special_tokens=False`, for it holds its own markers.
 
-        `messages` hold role, content and whatever else the template reads; `variables` come from clients and may
-        have any name. Raises RequestError, status 400.
+        `messages` hold role, content and whatever else the template reads; `tools` are in OpenAI's form; `variables`
+        come from clients and may have any name. Raises RequestError, status 400.
         """
         if self.source is None:
             raise RequestError(
@@ -52,8 +65,10 @@ class ChatTemplate:
             )
         from jinja2 import TemplateError
 
-        given = {"tools": None, "documents": None} | self._tokens | dict(variables or {})
-        given |= {"messages": self._known_roles(messages), "add_generation_prompt": add_generation_prompt}
+        given = {"documents": None} | self._tokens | dict(variables or {})
+        # Templates ask whether tools are none, or whether they are there: an empty list would be both.
+        given |= {"messages": self._known_roles(messages), "tools": [*tools] or None}
+        given |= {"add_generation_prompt": add_generation_prompt}
         try:
             self._compiled = self._compiled or _environment().from_string(self.source)
             return self._compiled.render(given)
@@ -65,14 +80,20 @@ class ChatTemplate:
             )
             raise RequestError(f"the chat template {reason}", param="messages") from error
 
-    def render_open(self, messages: Sequence[Mapping[str, Any]], *, variables: Mapping[str, Any] | None = None) -> str:
+    def render_open(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """As `render`, up to the end of the last message's content, for the model to go on with.
 
         Also RequestError where the template does not write that content as it is, once.
         """
         *before, last = messages
         marked = [*before, {**last, "content": f"{last['content']}{_END}"}]
-        text = self.render(marked, add_generation_prompt=False, variables=variables)
+        text = self.render(marked, tools=tools, add_generation_prompt=False, variables=variables)
         if text.count(_END) != 1:
             raise RequestError(
                 "the chat template does not write the last message as it is, so there is no going on with it",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -22,12 +23,16 @@ from tandem.runtime.api_key import VARIABLES, api_key
 
 if TYPE_CHECKING:
     from tandem.runtime.loading import LoadOptions
+    from tandem.runtime.relaxed import Relaxation
     from tandem.runtime.terminal import Wishes
 
 SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
 TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "json_schema")
-SERVING_FLAGS = ("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue")
+SERVING_FLAGS = (
+    *("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue"),
+    *("tool_call_parser", "reasoning_parser"),
+)
 
 LONE = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Libraries would start a thread a core for work they never get here; what the user has set stays."""
@@ -72,6 +77,18 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option(
+    "--relax-tau",
+    type=click.FloatRange(0),
+    metavar="T",
+    help="For measurements: greedy texts take drafted tokens with logits within T of the largest. CHANGES TEXTS.",
+)
+@click.option(
+    "--relax-rank",
+    type=click.IntRange(2),
+    metavar="R",
+    help="... and among the R largest. Either flag alone asks for nothing else. CHANGES TEXTS.",
+)
 @click.option("--threads", type=POSITIVE, help="On a CPU: threads of a pass.  [default: one a core]")
 @click.option(
     "--gpu-memory-utilization",
@@ -99,6 +116,18 @@ EXAMPLES = examples(
 @click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4 on a CPU, 8 on a GPU]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
+@click.option(
+    "--tool-call-parser",
+    type=click.Choice(["auto", "hermes", "qwen-xml", "llama"]),
+    default="auto",
+    help="How the model writes tool calls; auto: as its chat template does.",
+)
+@click.option(
+    "--reasoning-parser",
+    type=click.Choice(["auto", "think", "none"]),
+    default="auto",
+    help="Part <think> blocks from answers; auto: if the chat template knows them.",
+)
 @click.option("--trust-native", is_flag=True, help="Load the bundle's native code even if it was built elsewhere.")
 @click.option(
     "--trust-key",
@@ -190,8 +219,22 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
-    named = {name: flags[name] for name in (*names, "served_model_name")}
-    return LoadOptions(max_num_seqs=max_num_seqs, **named)
+    named = {name: flags[name] for name in (*names, "served_model_name", "tool_call_parser", "reasoning_parser")}
+    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
+
+
+def _relaxation(flags: dict[str, Any]) -> Relaxation | None:
+    """None unless a flag asks for it."""
+    from tandem.runtime.relaxed import Relaxation
+
+    tau, rank = flags["relax_tau"], flags["relax_rank"]
+    if tau is None and rank is None:
+        return None
+    if flags["drafter"] == "none":
+        raise click.UsageError("--relax-tau and --relax-rank are about drafted tokens and --drafter none drafts none")
+    if tau is not None and not math.isfinite(tau):
+        raise click.UsageError(f"--relax-tau is {tau}; it must be finite")
+    return Relaxation(tau, rank)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes:

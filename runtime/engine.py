@@ -22,6 +22,7 @@ from tandem.runtime.logprobs import MAX_ALTERNATIVES
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import Prefill
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.cut import Router as Cut
@@ -36,7 +37,7 @@ class Engine:
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
     from any. `drafters` makes a drafter per lane; None decodes plainly. `router` defaults to the cut over `prices`.
-    `prefill_chunk` bounds the rows that one prompt takes of a pass.
+    `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy texts.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Engine:
         max_lanes: int | None = None,
         max_queue: int = 64,
         prefill_chunk: int | None = None,
+        relaxation: Relaxation | None = None,
     ) -> None:
         g = executor.geometry
         bound = min(g.max_lanes, max_joint_rows(executor), executor.num_slots or g.max_lanes)
@@ -67,7 +69,15 @@ class Engine:
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
-        self._rounds = Rounds(executor, self._pages, self._slots, router=self.router, prices=prices, meter=self.meter)
+        self._rounds = Rounds(
+            executor,
+            self._pages,
+            self._slots,
+            router=self.router,
+            prices=prices,
+            meter=self.meter,
+            relaxation=relaxation,
+        )
         self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in

@@ -18,6 +18,8 @@ from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.reading.formats import Format, format_of, thinks
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ MAX_KV_SHARE = 0.5
 class LoadOptions:
     """What a user may choose at load. None stands for one thread a core, the lanes above and the bundle's own values.
 
-    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs.
+    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
+    parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template.
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
@@ -52,6 +55,9 @@ class LoadOptions:
     trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
     gpu_memory_utilization: float | None = None
+    relaxation: Relaxation | None = None
+    tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
+    reasoning_parser: Literal["auto", "think", "none"] = "auto"
 
 
 def load(path: Path, options: LoadOptions | None = None) -> Service:
@@ -84,7 +90,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     _trim_heap()
     worker = Worker(engine)
     worker.start()
-    facts = manifest.tokenizer
+    facts, tools, thoughts = manifest.tokenizer, options.tool_call_parser, options.reasoning_parser
     return Service(
         model=options.served_model_name or manifest.name,
         bundle_id=manifest.content_id,
@@ -94,7 +100,10 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         stop_ids=frozenset(facts.stop_ids),
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
+        call_format=format_of(facts.chat_template) if tools == "auto" else Format(tools),
+        thinks=thinks(facts.chat_template) if thoughts == "auto" else thoughts == "think",
         grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
+        relaxation=options.relaxation,
     )
 
 
@@ -105,12 +114,19 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     from tandem.runtime.engine import Engine
 
     exact, prices = examine(bundle, executor)
+    if options.relaxation is not None:
+        log.warning(
+            "ACCEPT RULES ARE RELAXED (%s): drafted tokens that are not the model's own are accepted, so texts are no "
+            "longer the model's; for measurements only",
+            options.relaxation,
+        )
     return Engine(
         executor,
         drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
         prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,
+        relaxation=options.relaxation,
     )
 
 

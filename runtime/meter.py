@@ -100,6 +100,9 @@ class Meter:
             "position",
             depths,
         )
+        self.relaxed = Counter(
+            "spec_decode_num_relaxed_tokens_total", "Drafted tokens accepted that are not the model's own."
+        )
         self.drafted_by = by_source("draft", "Drafted tokens verified, by drafter.")
         self.accepted_by = by_source("accepted", "Drafted tokens accepted, by drafter.")
         self.rounds = LabelledCounter("rounds_total", "Rounds of decoding lanes, by kind.", "kind", ROUNDS.values())

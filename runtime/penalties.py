@@ -77,11 +77,16 @@ class PenalizedText:
         return changed
 
     def _take_off(self, logits: np.ndarray, said: Sequence[int]) -> None:
-        seen, counts, _ = self._with(said)
+        seen, counts, _ = self._with(said) if said else (self._seen, self._counts, None)
         p, values = self._penalties, logits[seen]
-        repetition = np.float32(p.repetition)
-        values = np.where(values > 0, values / repetition, values * repetition)
-        logits[seen] = values - np.float32(p.frequency) * counts - np.float32(p.presence) * (counts > 0)
+        if p.repetition != 1:
+            repetition = np.float32(p.repetition)
+            values = np.where(values > 0, values / repetition, values * repetition)
+        if p.frequency != 0:
+            values -= np.float32(p.frequency) * counts
+        if p.presence != 0:
+            values -= np.float32(p.presence) * (counts > 0)
+        logits[seen] = values
 
     def _with(self, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
         """Ids of the text and `tokens`, how often the answer has each, and where those stand that are new."""

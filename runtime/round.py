@@ -11,16 +11,22 @@ from itertools import accumulate
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
+
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import measure
 from tandem.runtime.meter import ROUNDS, Meter, Plain
 from tandem.runtime.pages import PageTable
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
 from tandem.runtime.sampling import draw
 from tandem.runtime.slots import StateSlots
 from tandem.tree import DraftTree
+
+Accept = Callable[[np.ndarray, int, int], int]
+"""Called with a row's logits, its own token and its node; the token that is committed."""
 
 
 class Router(Protocol):
@@ -58,9 +64,11 @@ class Rounds:
         router: Router,
         prices: Prices,
         meter: Meter,
+        relaxation: Relaxation | None = None,
     ) -> None:
         self._executor, self._pages, self._slots = executor, pages, slots
         self._router, self._prices, self._meter = router, prices, meter
+        self._relaxation = relaxation
         self._max_rows = max_joint_rows(executor)
 
     def play(self, lanes: Sequence[Lane]) -> None:
@@ -116,7 +124,7 @@ class Rounds:
         self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
         walks = [
-            walk(tree, partial(pick, lane, self._executor, outcome, first), lane.stop_ids)
+            walk(tree, partial(pick, lane, self._executor, outcome, first, accept=self._accept(tree)), lane.stop_ids)
             for lane, tree, first in zip(lanes, trees, firsts, strict=True)
         ]
         if slots or kind is Kind.VERIFY_TREE:  # a chain's KV lies where it belongs, a state does not
@@ -130,6 +138,19 @@ class Rounds:
             lane.inform([first + node for node in path], tokens)
         return [tokens for _, tokens in walks]
 
+    def _accept(self, tree: DraftTree) -> Accept | None:
+        """What the relaxed rule makes of rows of `tree`; None where there is no such rule, so that texts are exact."""
+        rule = self._relaxation
+        if rule is None:
+            return None
+
+        def accept(logits: np.ndarray, own: int, node: int) -> int:
+            token = rule.choice(logits, own, [tree.tokens[child] for child in tree.children(node)])
+            self._meter.relaxed.add(token != own)
+            return token
+
+        return accept
+
 
 def _all_plain(lanes: Sequence[Lane]) -> bool:
     return all(lane.drafter is None for lane in lanes)
@@ -140,10 +161,21 @@ def max_joint_rows(executor: Executor) -> int:
     return min(MAX_TREE_ROWS, executor.geometry.max_rows, executor.geometry.max_outputs)
 
 
-def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int = 0, said: Sequence[int] = ()) -> int:
-    """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`."""
+def pick(
+    lane: Lane,
+    executor: Executor,
+    outcome: Outcome,
+    first: int,
+    node: int = 0,
+    said: Sequence[int] = (),
+    accept: Accept | None = None,
+) -> int:
+    """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`.
+
+    `accept` may have a greedy lane's replaced by a drafted one.
+    """
     asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0
-    if greedy and asked is None and not lane.guides:
+    if greedy and asked is None and accept is None and not lane.guides:
         return outcome.argmax[first + node]
     logits = partial(executor.logits, first + node)
     largest = outcome.argmax[first + node] if greedy else None
@@ -153,6 +185,8 @@ def pick(lane: Lane, executor: Executor, outcome: Outcome, first: int, node: int
     else:
         row = logits() if guided is None else guided
         token = draw(row, lane.sampling, lane.seed, len(lane.ids) + len(said))
+    if accept is not None and greedy:
+        token = accept(logits() if guided is None else guided, token, node)
     if asked is not None:
         lane.logprobs.append(measure(logits(), token, asked))
     return token

@@ -1,6 +1,7 @@
 """One token from one row of logits: a function of (logits, sampling, seed, position) and of nothing else.
 
-Knows nothing of lanes, drafters or passes, so a seeded text is the same whatever guessed it.
+docs/sampling.md defines it for other implementations: its tokens are the same on every machine. Knows nothing of lanes,
+drafters or passes, so a seeded text is the same whatever guessed it.
 """
 
 from __future__ import annotations
@@ -10,34 +11,22 @@ import math
 import numpy as np
 
 from tandem.errors import RequestError
+from tandem.runtime.exponential import UNIT, weigh
+from tandem.runtime.noise import word
 from tandem.runtime.request import Sampling
 
-_U64 = (1 << 64) - 1
 MEMBERS = 64
-"""Ids of a group in a draw from all, and in the search for the largest."""
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-30, 1e30
-"""Temperatures beyond them are as good as 0 and infinity, and fp32 does not hold them."""
-
-
-def uniform(seed: int, position: int) -> float:
-    """The noise of a position: a float64 in [0, 1) with 53 random bits.
-
-    Generator: numpy's `Philox` (Philox4x64-10, Salmon et al. 2011) with key = seed mod 2^64 and counter = position;
-    the first 64-bit word it gives, shifted right by 11, times 2^-53. numpy adds 1 to the counter before a block, so
-    that word is lane 0 of the block of counter position + 1.
-    """
-    word = int(np.random.Philox(key=seed & _U64, counter=position).random_raw())
-    return (word >> 11) * 2.0**-53
+"""Ids of a group in the search for the largest."""
+BLOCK = 8192
+"""Ids whose weights are summed up at once in the search for the drawn one."""
 
 
 def draw(logits: np.ndarray, sampling: Sampling, seed: int, position: int) -> int:
     """The id at index `position` of a lane, drawn from logits fp32 [V].
 
-    Temperature 0 takes the largest logit, the lowest id among equals. Otherwise an id weighs exp((logit - largest) /
-    temperature), computed in fp32 and summed in float64; `top_k`, `top_p`, `min_p` filter in this order; then the first
-    id whose cumulative weight exceeds `uniform(seed, position)` of the whole. Ids that passed a filter are summed in
-    ascending order; without a filter in that of (id mod G, id), G = ceil(V / 64), which sums columns of a matrix and
-    is several times as fast as one long sum. NaN logits are never drawn.
+    Temperature 0 takes the largest logit, the lowest id among equals. Otherwise ids weigh what `weigh` says, in
+    integers; `top_k`, `top_p`, `min_p` filter in this order; then the first id whose cumulative weight, in ascending
+    order of ids, exceeds the share `word(seed, position)` / 2^64 of the whole. NaN logits are never drawn.
     """
     top = logits.max()
     if np.isnan(top):
@@ -47,65 +36,46 @@ def draw(logits: np.ndarray, sampling: Sampling, seed: int, position: int) -> in
         return int(logits.argmax())
     if top == np.inf:  # outweighs every finite logit; differences to it would be NaN
         logits, top = np.where(logits == np.inf, np.float32(0.0), np.float32(-np.inf)), np.float32(0.0)
-    noise = uniform(seed, position)
-    if not (0 < sampling.top_k < len(logits) or sampling.top_p < 1.0 or sampling.min_p > 0.0):
-        return _of_all(_weights(logits, top, sampling), noise)
-    ids, weights = _kept(logits, top, sampling)
-    return int(ids[_place(np.cumsum(weights), noise)])
-
-
-def _weights(logits: np.ndarray, top: np.float32, sampling: Sampling) -> np.ndarray:
-    """exp((logit - top) / temperature), fp32."""
-    temperature = np.float32(min(max(sampling.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE))
-    with np.errstate(over="ignore"):
-        weights = logits - top
-        weights /= temperature
-    return np.exp(weights, out=weights)
-
-
-def _of_all(weights: np.ndarray, noise: float) -> int:
-    """The id drawn from all."""
-    groups = -(-len(weights) // MEMBERS)
-    columns = np.zeros((MEMBERS, groups), np.float32)
-    columns.reshape(-1)[: len(weights)] = weights
-    sums = np.cumsum(columns.sum(axis=0, dtype=np.float64))
-    group = _place(sums, noise)
-    before = sums[group - 1] if group else 0.0
-    members = np.cumsum(columns[:, group], dtype=np.float64)
-    return group + groups * _past(members, noise * sums[-1] - before)
-
-
-def _place(cumulative: np.ndarray, noise: float) -> int:
-    return _past(cumulative, noise * cumulative[-1])
-
-
-def _past(cumulative: np.ndarray, target: float) -> int:
-    """The first place that exceeds `target`; where rounding left none, the last that weighs anything."""
-    place = int(cumulative.searchsorted(target, side="right"))
-    return place if place < len(cumulative) else int(cumulative.searchsorted(cumulative[-1]))
-
-
-def _kept(logits: np.ndarray, top: np.float32, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Ids that pass the filters, ascending, and their weights. The largest logit always does; equal ones rank by id."""
+    noise, ids = word(seed, position), None
     if 0 < sampling.top_k < len(logits):
         ids = _largest(logits, sampling.top_k)
-        weights = _weights(logits[ids], top, sampling).astype(np.float64)
-        total = weights.sum()
+        logits = logits[ids]
+    weights = weigh(logits, top, sampling.temperature)
+    if sampling.top_p < 1.0 or sampling.min_p > 0.0:
+        kept = _kept(weights, sampling)
+        place = int(kept[_place(weights[kept], noise)])
     else:
-        everything = _weights(logits, top, sampling)
-        total = everything.sum(dtype=np.float64)
-        # All ids lighter than this weigh less than what top_p leaves out, so none of them is needed.
-        ids = np.flatnonzero(everything >= max((1.0 - sampling.top_p) * total / len(logits), sampling.min_p))
-        weights = everything[ids].astype(np.float64)
-    if sampling.top_p < 1.0:
-        order = _ranking(logits[ids])
-        mass = np.cumsum(weights[order])
-        # The shortest prefix that reaches the mass: an id stays while the mass before it falls short.
-        stays = order[np.concatenate(([0.0], mass[:-1])) < sampling.top_p * total]
-        stays.sort()
-        ids, weights = ids[stays], weights[stays]
-    heavy = weights >= sampling.min_p
-    return ids[heavy], weights[heavy]
+        place = _place(weights, noise)
+    return place if ids is None else int(ids[place])
+
+
+def _place(weights: np.ndarray, noise: int) -> int:
+    """The first place whose cumulative weight exceeds the share noise / 2^64 of the whole, sought block by block."""
+    starts = range(0, len(weights), BLOCK)
+    sums = [int(weights[start : start + BLOCK].sum()) for start in starts]
+    left = noise * sum(sums) >> 64
+    for start, inside in zip(starts, sums, strict=True):
+        if left < inside:
+            return start + int(np.cumsum(weights[start : start + BLOCK]).searchsorted(left, side="right"))
+        left -= inside
+    raise AssertionError("a share of the whole is less than the whole")
+
+
+def _kept(weights: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Places, ascending, less those that `top_p` and `min_p` leave out; the heaviest always stays."""
+    least = math.ceil(sampling.min_p * 2.0**UNIT)
+    if sampling.top_p == 1.0:
+        return np.flatnonzero(weights >= least)
+    total = int(weights.sum())
+    limit = -(-math.ceil(sampling.top_p * 2.0**64) * total >> 64)
+    # Places lighter than this weigh together less than what lies beyond the limit, so none of them is needed.
+    enough = max(least, -((limit - total) // len(weights)))
+    heavy = np.flatnonzero(weights >= enough)
+    order = heavy[np.argsort(-weights[heavy], kind="stable")]
+    # The shortest prefix that reaches the limit: a place stays while the mass before it falls short.
+    stays = order[: 1 + int(np.cumsum(weights[order]).searchsorted(limit))]
+    stays.sort()
+    return stays
 
 
 def _largest(logits: np.ndarray, count: int) -> np.ndarray:

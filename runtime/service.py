@@ -19,6 +19,8 @@ from tandem.runtime.guide import GuideMaker
 from tandem.runtime.live import Occupancy
 from tandem.runtime.meter import Meter
 from tandem.runtime.metrics import Family
+from tandem.runtime.reading.formats import Format
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextRules, TextStream
 
@@ -55,6 +57,8 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
+    `call_format` is how the model writes tool calls, `thinks` whether its answers may begin with a block of thoughts.
+    With a `relaxation` texts are not the model's.
     """
 
     model: str
@@ -67,11 +71,15 @@ class Service:
     worker: Worker
     grammars: Grammars
     pace: float = PACE_SECONDS
+    relaxation: Relaxation | None = None
+    call_format: Format = Format.HERMES
+    thinks: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """Names the compiled bits: equal fingerprints give equal texts."""
-        return f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        """Names the compiled bits: equal fingerprints give equal texts, unless they say that these are relaxed."""
+        name = f"tandem-{__version__}-{self.bundle_id.removeprefix('sha256:')[:8]}"
+        return name if self.relaxation is None else f"{name}-{self.relaxation}"
 
     def encode(self, text: str, *, add_special_tokens: bool, param: str = "prompt") -> tuple[int, ...]:
         """Token ids of `text`; special tokens are added to a bare text, never to a rendered chat.
@@ -154,5 +162,12 @@ class Service:
             request.penalties.min_tokens,
             keep_stop=rules.keep_stop,
             skip_special_tokens=rules.skip_special_tokens,
+            shown=rules.shown,
+            until=None if rules.until is None else rules.until(),
         )
         return Delivery(text, emit, self.pace)
+
+    def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
+        """Those of `texts` that are tokens added to the vocabulary, special ones or any."""
+        tokens = self.tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in tokens if token.content in texts and special <= token.special)

@@ -6,7 +6,8 @@ Knows nothing of engines or HTTP. What is given out depends on the ids alone, ne
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -26,11 +27,17 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """How an answer's ids are read. `stops` end the text, which holds them, and stop ids, if they are to be kept."""
+    """How an answer's ids are read. `stops` end the text, which holds them, and stop ids, if they are to be kept.
+
+    Special tokens in `shown`, by their texts, are not skipped. `until` makes what each text is told to as it is given
+    out, token by token; the answer ends with the token after which that says so.
+    """
 
     stops: Sequence[str] = ()
     keep_stop: bool = False
     skip_special_tokens: bool = True
+    shown: Collection[str] = ()
+    until: Callable[[], Callable[[str], bool]] | None = None
 
 
 class TextStream:
@@ -38,7 +45,7 @@ class TextStream:
     `keep_stop` they end it behind themselves. Special tokens have no text unless they are not skipped.
 
     A stop that is complete within the first `min_tokens` ids ends nothing. `num_tokens` counts the ids consumed, up to
-    the one that completed a stop.
+    the one that completed a stop. `shown` and `until` are as in `TextRules`, but that `until` belongs to this text.
     """
 
     def __init__(
@@ -50,12 +57,15 @@ class TextStream:
         *,
         keep_stop: bool = False,
         skip_special_tokens: bool = True,
+        shown: Collection[str] = (),
+        until: Callable[[str], bool] | None = None,
     ) -> None:
         self.num_tokens = 0
         self._min_tokens = min_tokens
         self.stopped = False
         self._keep_stop = keep_stop
-        self._decoder = _decoder(tokenizer, skip_special_tokens)
+        self._until = until
+        self._decoder = _decoder(tokenizer, _special_ids(tokenizer, shown) if skip_special_tokens else frozenset())
         self._stops = [_StopString(stop) for stop in stops]
         self._stop_ids = stop_ids
         self._held = ""
@@ -63,7 +73,7 @@ class TextStream:
     @property
     def has_stops(self) -> bool:
         """Whether the text, and not an id alone, may end the answer."""
-        return bool(self._stops)
+        return bool(self._stops) or self._until is not None
 
     def push(self, ids: Sequence[int]) -> tuple[str, bool]:
         """Text that `ids` make certain, and whether the answer has ended; ids after the end are not consumed."""
@@ -75,6 +85,8 @@ class TextStream:
             ends = token_id in self._stop_ids
             if (self._keep_stop or not ends) and (text := self._decoder.add(token_id)):
                 pieces.append(self._release(text))
+                if self._until is not None and self._until(pieces[-1]) and self.num_tokens > self._min_tokens:
+                    self.stopped, self._held = True, ""
             self.stopped = self.stopped or ends
         return "".join(pieces), self.stopped
 
@@ -126,9 +138,8 @@ class _StopString:
         return self.matched == self.length
 
 
-def _decoder(tokenizer: Tokenizer, skip_special_tokens: bool) -> Decoder:
-    kind = ByteDecoder if _is_byte_level(tokenizer) else WindowDecoder
-    return kind(tokenizer, skip_special_tokens)
+def _decoder(tokenizer: Tokenizer, skip: Set[int]) -> Decoder:
+    return (ByteDecoder if _is_byte_level(tokenizer) else WindowDecoder)(tokenizer, skip)
 
 
 def _is_byte_level(tokenizer: Tokenizer) -> bool:
@@ -148,20 +159,23 @@ def byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = byte_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte in vocabularies that fall back to bytes for what has no token."""
 
 
 class ByteDecoder:
-    """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole."""
+    """Byte-level vocabularies: tokens are bytes, and UTF-8 says which characters are whole. Ids in `skip` are none."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip: Set[int]) -> None:
         self._token_of = tokenizer.id_to_token
-        self._special, self._skips = _special_ids(tokenizer), skip_special_tokens
+        self._special, self._skip = _special_ids(tokenizer), skip
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token_id: int) -> str:
-        special = token_id in self._special
-        token = None if special and self._skips else self._token_of(token_id)
-        return "" if token is None else self._utf8.decode(token.encode() if special else _written(token))
+        token = None if token_id in self._skip else self._token_of(token_id)
+        if token is None:
+            return ""
+        return self._utf8.decode(token.encode() if token_id in self._special else _written(token))
 
 
 def _written(token: str) -> bytes:
@@ -191,12 +205,13 @@ class TokenBytes:
 class WindowDecoder:
     """Any other vocabulary: the tokenizer decodes the last given-out tokens with and without the new ones.
 
-    The window gives the context that decoders need at a word's start, and stays a few tokens long.
+    The window gives the context that decoders need at a word's start, and stays a few tokens long. Ids in `skip` are no
+    text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
-        self._decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
-        self._skip = _special_ids(tokenizer) if skip_special_tokens else frozenset()
+    def __init__(self, tokenizer: Tokenizer, skip: Set[int]) -> None:
+        self._decode, self._token_of = partial(tokenizer.decode, skip_special_tokens=False), tokenizer.id_to_token
+        self._skip = skip
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -206,7 +221,7 @@ class WindowDecoder:
         self._pending.append(token_id)
         before = self._decode(self._context)
         text = self._decode(self._context + self._pending)
-        if text.endswith("\ufffd") and len(self._pending) < MAX_HELD_TOKENS:
+        if text.endswith("\ufffd") and len(self._pending) < MAX_HELD_TOKENS and not self._is_whole():
             return ""
         if len(text) <= len(before):  # nothing visible yet: keep it as context of what follows
             self._context += self._pending
@@ -215,6 +230,16 @@ class WindowDecoder:
         self._context, self._pending = self._pending, []
         return text[len(before) :]
 
+    def _is_whole(self) -> bool:
+        """Whether what is pending are bytes of whole characters: U+FFFD itself may be one."""
+        found = [_BYTE_TOKEN.fullmatch(self._token_of(token_id) or "") for token_id in self._pending]
+        try:
+            return bool(bytes(int(match.group(1), 16) for match in found if match).decode()) and all(found)
+        except UnicodeDecodeError:
+            return False
 
-def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    return frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+
+def _special_ids(tokenizer: Tokenizer, shown: Collection[str] = ()) -> frozenset[int]:
+    """Ids of the special tokens whose texts are not in `shown`."""
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(i for i, token in added.items() if token.special and token.content not in shown)

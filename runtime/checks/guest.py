@@ -15,9 +15,10 @@ from tandem.runtime.request import FinishReason, LaneStats, Request, Ticket
 
 @dataclass(slots=True)
 class Plain:
-    """A sink with what an ask is answered alone and plainly: its ids."""
+    """A sink with what is answered: the ids, and the rounds that they took."""
 
     ids: list[int] = field(default_factory=list)
+    rounds: int = 0
     reason: FinishReason | None = None
 
     def tokens(self, ids: list[int]) -> bool:
@@ -25,7 +26,7 @@ class Plain:
         return False
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
-        self.reason = reason
+        self.reason, self.rounds = reason, stats.rounds
 
 
 def alone(ask: Ask) -> Request:

@@ -5,6 +5,7 @@ Imports llguidance when the first grammar is asked for. Knows nothing of HTTP or
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -133,7 +134,18 @@ def _matcher(vocabulary: LLTokenizer, specification: Specification) -> LLMatcher
 
 
 def _source(specification: Specification) -> str:
-    """llguidance's own form of a grammar. ValueError where that shows it to be wrong."""
+    """llguidance's own form of a grammar, within its frame. ValueError where that shows it to be wrong."""
+    source = _unframed(specification)
+    if not specification.frame:
+        return source
+    if specification.language in (Language.JSON_SCHEMA, Language.REGEX):
+        (form,) = json.loads(source)["grammars"]
+    else:
+        form = {"lark_grammar": source}
+    return json.dumps({"grammars": [{"lark_grammar": specification.frame}, form | {"name": "form"}]})
+
+
+def _unframed(specification: Specification) -> str:
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import any_to_lark
 

@@ -35,15 +35,19 @@ class Language(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """A grammar by its text. `options` are llguidance's for JSON; a schema's own `x-guidance` goes before them."""
+    """A grammar by its text. `options` are llguidance's for JSON; a schema's own `x-guidance` goes before them.
+
+    `frame`, if there is one, is a Lark grammar of the whole answer, in which this one is called `@form`.
+    """
 
     language: Language
     text: str
     options: Mapping[str, Any] = field(default_factory=lambda: SPACED)
+    frame: str = ""
 
     def __post_init__(self) -> None:
         try:
-            size = len(self.text.encode())
+            size = len(self.text.encode()) + len(self.frame.encode())
         except UnicodeEncodeError as error:
             raise RequestError(f"the {self.language} is not valid UTF-8 text") from error
         if size > MAX_BYTES:

@@ -6,6 +6,7 @@ Knows the fields; how a grammar is compiled and kept is `runtime.grammar`'s work
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -67,8 +68,13 @@ Wish = tuple[str, Callable[[], Specification]]
 """A field's path, and what it asks for."""
 
 
-def constraint_guides(service: Service, asked: Constraints, *, ignore_eos: bool) -> list[GuideMaker]:
-    """The guide that keeps an answer to the form asked for, if any is. RequestError names the field that is wrong."""
+def constraint_guides(
+    service: Service, asked: Constraints, *, ignore_eos: bool, frame: Callable[[], str] = str
+) -> list[GuideMaker]:
+    """The guide that keeps an answer to the form asked for, if any is. RequestError names the field that is wrong.
+
+    `frame` makes what an answer may hold beside that form, as in `Specification`.
+    """
     wishes = list(_wishes(asked))
     if not wishes:
         return []
@@ -78,7 +84,7 @@ def constraint_guides(service: Service, asked: Constraints, *, ignore_eos: bool)
     if ignore_eos:
         raise RequestError(f"ignore_eos goes against {param}: an answer ends where its form does", param="ignore_eos")
     try:
-        wanted = specified()
+        wanted = replace(specified(), frame=frame())
     except RequestError as error:
         raise RequestError(f"{param}: {error}", param=param, code="invalid_grammar") from error
     return [service.grammars.compile(wanted, param)]

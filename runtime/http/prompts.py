@@ -11,14 +11,17 @@ from functools import partial
 from typing import Any
 
 from tandem.errors import RequestError
-from tandem.runtime.chat import plain_content
+from tandem.runtime.guide import GuideMaker
 from tandem.runtime.http import wishes
 from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, echo_of
 from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
+from tandem.runtime.http.readings import chat_guides, reading_of
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
-from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message
+from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
+from tandem.runtime.http.tools import offer_of
+from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
 from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
 from tandem.runtime.request import Request
 from tandem.runtime.service import Service
@@ -26,7 +29,7 @@ from tandem.runtime.service import Service
 COMPLETION_TOKENS = 16
 """OpenAI's `max_tokens` of /v1/completions when none is given; chat takes the rest of the context."""
 
-TEMPLATE_OWN = {"messages", "add_generation_prompt"}
+TEMPLATE_OWN = {"messages", "tools", "add_generation_prompt"}
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -46,7 +49,8 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
     if limit == 0 and not body.echo and body.prompt_logprobs is None:
         raise RequestError("max_tokens is 0 and nothing of the prompt is asked for; ask for echo", param="max_tokens")
     prompts = _truncated(service, body, completion_prompts(service, body))
-    requests = _requests(service, body, prompts, limit)
+    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
+    requests = _requests(service, body, prompts, limit, guides)
     echoes = [echo_of(service, prompt) if body.echo else None for prompt in prompts]
     told, given = Told(wishes.alternatives(body), body.prompt_logprobs), body.n or 1
 
@@ -58,23 +62,33 @@ def completion_order(service: Service, body: CompletionBody) -> Order:
 
 def chat_order(service: Service, body: ChatBody) -> Order:
     check_model(service, body.model)
+    offer = offer_of(body)
     text = chat_text(
         service,
         body.messages,
+        offer.tools if offer else (),
         body.add_generation_prompt,
         body.chat_template_kwargs,
         continued=body.continue_final_message,
     )
     ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     prompts = _truncated(service, body, [Prompt(ids, "messages")])
-    requests = _requests(service, body, prompts, body.token_limit)
+    reading = reading_of(service, body, offer, text)
+    guides = chat_guides(service, body, offer, reading, text)
+    requests = _requests(service, body, prompts, body.token_limit, guides)
     told = Told(wishes.alternatives(body), body.prompt_logprobs)
-    return _order(body, requests, CHAT, partial(ChatWriter, told=told))
+    writer = partial(ChatWriter, told=told, reading=reading, stop_ids=requests[0].stop_ids)
+    order = _order(body, requests, CHAT, writer)
+    if reading is None:
+        return order
+    until = None if reading.wants_all else reading.until
+    return replace(order, rules=replace(order.rules, shown=reading.markers, until=until))
 
 
 def chat_text(
     service: Service,
     messages: Sequence[Message],
+    tools: Sequence[Tool],
     opened: bool | None,
     variables: Mapping[str, Any] | None,
     *,
@@ -87,15 +101,19 @@ def chat_text(
     variables = variables or {}
     if taken := TEMPLATE_OWN & variables.keys():
         raise RequestError(f"{min(taken)} has a field of its own", param=f"chat_template_kwargs.{min(taken)}")
-    turns = [_message(i, message) for i, message in enumerate(messages)]
+    turns, functions = turns_of(messages), offered(tools)
+    if not service.chat.knows_tools:
+        turns, functions = retold(turns, functions, service.call_format), []
+    elif service.chat.knows_one_call:
+        turns = one_call_each(turns)
     if continued and opened:
         raise RequestError(
             "the answer goes on with the last message or begins one of its own; leave out add_generation_prompt",
             param="continue_final_message",
         )
     if continued:
-        return service.chat.render_open(turns, variables=variables)
-    return service.chat.render(turns, add_generation_prompt=opened is not False, variables=variables)
+        return service.chat.render_open(turns, tools=functions, variables=variables)
+    return service.chat.render(turns, tools=functions, add_generation_prompt=opened is not False, variables=variables)
 
 
 def _order(body: Body, requests: Sequence[Request], form: Form, writer: WriterMaker) -> Order:
@@ -120,11 +138,16 @@ def _best_of(body: Body, n: int) -> int:
     return best_of
 
 
-def _requests(service: Service, body: Body, prompts: Sequence[Prompt], max_tokens: int | None) -> list[Request]:
+def _requests(
+    service: Service,
+    body: Body,
+    prompts: Sequence[Prompt],
+    max_tokens: int | None,
+    guides: Sequence[GuideMaker],
+) -> list[Request]:
     """What the engine is asked about each prompt."""
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
-    guides = constraint_guides(service, body, ignore_eos=bool(body.ignore_eos))
     return [
         service.request(
             prompt.ids,
@@ -148,13 +171,3 @@ def _truncated(service: Service, body: Body, prompts: Sequence[Prompt]) -> Seque
     if most is None:
         return prompts
     return [prompt.truncated(service.context_length - 1 if most < 0 else most) for prompt in prompts]
-
-
-def _message(index: int, message: Message) -> dict[str, object]:
-    """A message as templates read it: plain text, absent fields left out."""
-    parts = message.content
-    if parts is None and message.tool_calls is None:
-        raise RequestError(f"message {index} has no content", param=f"messages[{index}].content")
-    content = plain_content(parts if parts is None or isinstance(parts, str) else [part.text for part in parts])
-    rest = {"name": message.name, "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id}
-    return {"role": message.role, "content": content} | {k: v for k, v in rest.items() if v is not None}

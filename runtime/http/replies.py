@@ -31,10 +31,41 @@ class TextChoice(Struct):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+class FunctionCall(Struct):
+    """`arguments` is JSON as text."""
+
+    name: str
+    arguments: str
+
+
+class Call(Struct):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class FunctionDelta(Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallDelta(Struct, omit_defaults=True):
+    """A piece of the call `index`; id, type and name come with its first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
 class ChatMessage(Struct):
-    content: str
+    """`content` is null where there are calls or thoughts and nothing else."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -47,6 +78,8 @@ class ChatChoice(Struct):
 class ChatDelta(Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChunkChoice(Struct):

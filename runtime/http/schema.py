@@ -89,14 +89,52 @@ class Part(Struct, kw_only=True):
     text: str
 
 
+class CalledFunction(Struct, kw_only=True):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(Struct, kw_only=True):
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
 class Message(Struct, kw_only=True):
-    """One turn. What templates may read of earlier tool calls is passed on to them."""
+    """One turn. What templates may read of earlier tool calls and thoughts is passed on to them."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class FunctionTool(Struct, kw_only=True):
+    """`parameters` is a JSON schema of an object; null for a function without any."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, kw_only=True):
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class NamedFunction(Struct, kw_only=True):
+    name: str
+
+
+class ToolChoice(Struct, kw_only=True):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Meta(max_length=1024)]
 
 
 class ChatBody(Body, kw_only=True):
@@ -104,6 +142,9 @@ class ChatBody(Body, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 AnyBody = TypeVar("AnyBody", bound=Struct)

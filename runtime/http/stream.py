@@ -41,7 +41,7 @@ async def chunks(
     options: StreamOptions,
     ping_seconds: float = PING_SECONDS,
 ) -> AsyncGenerator[bytes, None]:
-    """One event a round and choice, the finish reason in the choice's last one, then the usage if it was asked for.
+    """At most one event a round and choice, the finish reason in the choice's last, then the usage if it was asked for.
 
     `writers` are one for each request of `order`.
     """
@@ -62,7 +62,8 @@ async def chunks(
             continue
         number, event = came
         counts[number] = len(event.ids) if isinstance(event, End) else event.num_tokens
-        yield data(letterhead.chunk(writers[number].piece(event), usage()))
+        if (piece := writers[number].piece(event)) is not None:
+            yield data(letterhead.chunk(piece, usage()))
     if options.include_usage:
         yield data(letterhead.chunk(None, order.usage(counts)))
 

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from tandem.errors import RequestError
 from tandem.runtime.http.prompts import chat_text, check_model
-from tandem.runtime.http.schema import Message, TokenId, read_body
+from tandem.runtime.http.schema import Message, TokenId, Tools, read_body
+from tandem.runtime.http.tools import checked_schemas
 from tandem.runtime.service import Service
 
-CHAT_ONLY = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+CHAT_ONLY = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
 class TokenizeBody(Struct, kw_only=True):
@@ -26,6 +27,7 @@ class TokenizeBody(Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
+    tools: Tools | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -82,9 +84,12 @@ def _ids(service: Service, body: TokenizeBody) -> tuple[int, ...]:
         raise RequestError("prompt and messages exclude each other; give one of them", param="prompt")
     if not body.messages:
         raise RequestError("messages is empty; give at least one", param="messages")
+    tools = body.tools or []
+    checked_schemas(tools)
     text = chat_text(
         service,
         body.messages,
+        tools,
         body.add_generation_prompt,
         body.chat_template_kwargs,
         continued=body.continue_final_message,

@@ -5,7 +5,7 @@ Knows nothing of engines, of other choices or of how replies travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,8 +13,15 @@ from msgspec import UNSET, UnsetType
 
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs, Wording
-from tandem.runtime.http.replies import ChatChoice, ChatChunkChoice, ChatDelta, ChatMessage, Choice, TextChoice
+from tandem.runtime.http.parts import delta_of, message_of
+from tandem.runtime.http.replies import ChatChoice, ChatChunkChoice, ChatDelta, Choice, TextChoice
 from tandem.runtime.logprobs import TokenLogprob
+from tandem.runtime.reading.formats import Reading
+from tandem.runtime.reading.parts import Content, Part
+from tandem.runtime.request import FinishReason
+
+TOOL_CALLS = "tool_calls"
+"""The finish reason of an answer that ended by itself and holds calls."""
 
 
 class ChoiceWriter(Protocol):
@@ -24,8 +31,8 @@ class ChoiceWriter(Protocol):
         """A first chunk that says who speaks, before there is any event."""
         ...
 
-    def piece(self, event: Event) -> Choice:
-        """The chunk of an event; that of the last one has the finish reason."""
+    def piece(self, event: Event) -> Choice | None:
+        """The chunk of an event, None where it says nothing yet; that of the last one has the finish reason."""
         ...
 
     def whole(self, end: End) -> Choice:
@@ -92,20 +99,49 @@ class CompletionWriter:
 
 
 class ChatWriter:
-    """A choice of /v1/chat/completions."""
+    """A choice of /v1/chat/completions.
 
-    def __init__(self, index: int, wording: Wording, told: Told) -> None:
+    `reading` is how the text is read, None: as it is; a model ends it by one of `stop_ids`.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        wording: Wording,
+        told: Told,
+        *,
+        reading: Reading | None = None,
+        stop_ids: Collection[int] = (),
+    ) -> None:
         self._index, self._wording, self._told = index, wording, told
+        self._reader = None if reading is None else reading.reader()
+        self._stop_ids = stop_ids
 
     def opening(self) -> Choice | None:
         return ChatChunkChoice(ChatDelta("assistant", ""), self._index)
 
-    def piece(self, event: Event) -> ChatChunkChoice:
-        delta = ChatDelta(content=event.text or None)
-        return ChatChunkChoice(delta, self._index, finish_reason(event), self._logprobs(event))
+    def piece(self, event: Event) -> ChatChunkChoice | None:
+        parts = self._parts(event)
+        if not parts and self._told.logprobs is None and not isinstance(event, End):
+            return None
+        return ChatChunkChoice(delta_of(parts), self._index, self._finish_reason(event), self._logprobs(event))
 
     def whole(self, end: End) -> ChatChoice:
-        return ChatChoice(ChatMessage(end.text), self._index, end.reason.value, self._logprobs(end))
+        message, reason = message_of(self._parts(end)), self._finish_reason(end) or ""
+        return ChatChoice(message, self._index, reason, self._logprobs(end))
+
+    def _parts(self, event: Event) -> list[Part]:
+        if self._reader is None:
+            return [Content(event.text)] if event.text else []
+        parts = self._reader.push(event.text)
+        if isinstance(event, End):
+            parts += self._reader.end(cut=not event.ids or event.ids[-1] not in self._stop_ids)
+        return parts
+
+    def _finish_reason(self, event: Event) -> str | None:
+        if self._reader and self._reader.num_calls and isinstance(event, End) and event.reason is FinishReason.STOP:
+            return TOOL_CALLS
+        return finish_reason(event)
 
     def beside(self, end: End) -> PromptLogprobs | UnsetType:
         return _of_prompt(self._wording, end, self._told)

@@ -10,8 +10,10 @@ import pytest
 
 from sides.process import BENCH
 
+SCRIPTS = ["demo.py", "cpu.py", "start.py", "exact.py", "hybrid.py", "lanes.py", "sampled.py", "structured.py"]
 
-@pytest.mark.parametrize("script", ["demo.py", "cpu.py", "start.py", "exact.py", "hybrid.py", "structured.py"])
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_imports_its_siblings_under_a_safe_path(script: str, tmp_path: Path) -> None:
     load = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='loaded')"
     words = [sys.executable, "-P", "-c", load, str(BENCH / script)]

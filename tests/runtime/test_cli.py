@@ -24,6 +24,7 @@ from tandem.runtime import loading, terminal
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.cli import _settle, run
 from tandem.runtime.loading import LoadOptions
+from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import LaneStats, Sampling
 from tandem.runtime.service import Service
 from tests.service import CONTEXT_LENGTH, IM_END, IM_START, ScriptedWorker, scripted_service
@@ -99,13 +100,22 @@ def test_a_schema_from_a_file(loaded: Loader, tmp_path: Path, capsys: pytest.Cap
 def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.touch()
-    monkeypatch.setenv("TANDEM_RUN_TOP_K", "4")
+    for name, value in {"TOP_K": "4", "TOOL_CALL_PARSER": "llama", "REASONING_PARSER": "none"}.items():
+        monkeypatch.setenv(f"TANDEM_RUN_{name}", value)
     words = "--temperature 0.5 --top-p 0.9 --min-p 0.1 --seed 3 --drafter none --threads 2 --max-model-len 64"
     words += " --gpu-memory-utilization 0.5"
     assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native", "--trust-key", str(key)) == 0
     assert loaded.worker.requests[0].sampling == Sampling(0.5, 0.9, 4, 0.1, 3)
     limits: dict[str, Any] = {"threads": 2, "gpu_memory_utilization": 0.5, "max_num_seqs": 1, "max_model_len": 64}
-    assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits)]
+    parsers: dict[str, Any] = {"tool_call_parser": "llama", "reasoning_parser": "none"}
+    assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits, **parsers)]
+
+
+def test_accept_rules_are_exact_unless_a_flag_relaxes_them(loaded: Loader) -> None:
+    assert command("bundle", "--prompt", "hi") == 0
+    assert command("bundle", "--prompt", "hi", "--relax-tau", "0.5") == 0
+    assert command("bundle", "--prompt", "hi", "--relax-tau", "0", "--relax-rank", "4") == 0
+    assert [made.relaxation for made in loaded.options] == [None, Relaxation(0.5), Relaxation(0.0, 4)]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +128,18 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
         (("b", "--prompt", "x", "--temperature", "3"), "temperature"),
         (("b", "--prompt", "x", "--stop", ""), "--stop"),
         (("b", "--drafter", "magic"), "drafter"),
+        (("b", "--tool-call-parser", "magic"), "tool-call-parser"),
+        (("b", "--prompt", "x", "--reasoning-parser", "none"), "--reasoning-parser goes with serving"),
         (("b", "--gpu-memory-utilization", "0"), "gpu-memory-utilization"),
         (("b", "--temperature", "1"), "--temperature goes with --prompt or --chat"),
         (("b", "--prompt", "x", "--port", "0"), "--port goes with serving"),
         (("b", "--api-key", " ", "--port", "0"), "API key"),
         (("b", "--api-key", "\udcff"), "UTF-8"),
         (("b", "--served-model-name", "a\udcff"), "UTF-8"),
+        (("b", "--relax-tau", "-1"), "relax-tau"),
+        (("b", "--prompt", "x", "--relax-tau", "inf"), "--relax-tau is inf"),
+        (("b", "--relax-rank", "1"), "relax-rank"),
+        (("b", "--prompt", "x", "--relax-rank", "2", "--drafter", "none"), "--drafter none drafts none"),
     ],
 )
 def test_usage_errors(words: Sequence[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

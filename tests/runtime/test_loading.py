@@ -17,6 +17,8 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
+from tandem.runtime.reading.formats import Format
+from tandem.runtime.relaxed import Relaxation
 from tests.bundles import state_home
 from tests.fakes import ScriptedExecutor, geometry
 from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
@@ -70,11 +72,40 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
         service.worker.stop()
 
 
+def test_relaxed_rules_are_loud(bundle: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+    for rule in (None, Relaxation(0.5)):
+        caplog.clear()
+        service = load(Path("x"), LoadOptions(relaxation=rule))
+        service.worker.stop()
+        warned = [record.getMessage() for record in caplog.records if "RELAXED" in record.getMessage()]
+        assert len(warned) == (rule is not None) and service.fingerprint.endswith("-relaxed-tau0.5") == bool(warned)
+        assert all("(relaxed-tau0.5)" in text and "no longer the model's" in text for text in warned)
+
+
 def test_options_bound_the_service(bundle: list[dict[str, Any]]) -> None:
     service = load(Path("x"), LoadOptions(max_num_seqs=1, max_model_len=64, threads=3))
     service.worker.stop()
     assert service.context_length == 64
     assert bundle == [{"threads": 3, "num_pages": (64 + MAX_TREE_ROWS) // CAPACITIES.page_tokens, "num_slots": 1}]
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "form", "thoughts"),
+    [
+        (TEMPLATE, LoadOptions(), Format.HERMES, False),
+        (TEMPLATE, LoadOptions(tool_call_parser="llama", reasoning_parser="think"), Format.LLAMA, True),
+        ("<function=f> <think>", LoadOptions(), Format.QWEN_XML, True),
+        ("<function=f> <think>", LoadOptions(tool_call_parser="hermes", reasoning_parser="none"), Format.HERMES, False),
+    ],
+)
+def test_how_answers_are_read(
+    bundle: list[dict[str, Any]], template: str, options: LoadOptions, form: Format, thoughts: bool
+) -> None:
+    """As the template has it, or as the user says."""
+    reader.open_bundle(Path("x")).manifest.tokenizer.chat_template = template
+    service = load(Path("x"), options)
+    service.worker.stop()
+    assert (service.call_format, service.thinks) == (form, thoughts)
 
 
 @pytest.mark.parametrize("options", [LoadOptions(max_num_seqs=3), LoadOptions(max_model_len=129)])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -93,6 +93,7 @@ def test_joined_deltas_of_any_ids_are_their_decode_but_for_an_unfinished_tail(id
 
 
 @given(SOME_TEXT, st.lists(st.integers(1, 4)))
+@example("\ufffd\ufffda\ufffd", [2, 3])
 def test_byte_fallback_vocabularies(text: str, sizes: list[int]) -> None:
     ids = FALLBACK.encode(text, add_special_tokens=False).ids
     found = deltas(FALLBACK, grouped(ids, sizes))
@@ -115,11 +116,14 @@ def test_a_window_never_grows_with_the_text() -> None:
             self.sizes.append(len(ids))
             return FALLBACK.decode(ids)
 
+        def id_to_token(self, token_id: int) -> str | None:
+            return FALLBACK.id_to_token(token_id)
+
         def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
             return FALLBACK.get_added_tokens_decoder()
 
     counting = Counting()
-    decoder = WindowDecoder(counting)  # type: ignore[arg-type]
+    decoder = WindowDecoder(counting, frozenset())  # type: ignore[arg-type]
     for token in FALLBACK.encode("日 😀 a" * 200 + "\ufffd" * 50).ids + [2 + 0xF0] * 100 + [2 + 0xC3] * 100:
         decoder.add(token)
     assert max(counting.sizes) <= 4 * MAX_HELD_TOKENS

@@ -87,7 +87,8 @@ def test_there_and_back(client: TestClient, text: str) -> None:
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/tokenize", {"messages": HI, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
-        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools"),
+        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools[0].function"),
+        ("/tokenize", {"prompt": "hi", "tools": []}, "tools"),
         ("/tokenize", {"prompt": "x", "continue_final_message": True}, "continue_final_message"),
         (
             "/tokenize",
