@@ -102,3 +102,17 @@ def test_small_pieces_are_sent_at_once() -> None:
     """asyncio sets TCP_NODELAY only where the socket it listens on names its protocol; else an event may wait 40 ms."""
     with bind("127.0.0.1", 0) as bound:
         assert bound.proto == socket.IPPROTO_TCP
+
+
+def test_an_upgrade_is_a_plain_request() -> None:
+    """Also where a library for WebSockets is installed: they would be let in without a key."""
+    upgrade = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "eA==",
+    }
+    with server(context=200) as (_, address), closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as client:
+        client.request("GET", "/v1/models", headers=upgrade)
+        response = client.getresponse()
+        assert (response.status, json.load(response)["object"]) == (200, "list")

@@ -124,6 +124,11 @@ MALFORMED = {
     "a chunk that is none": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n",
     "a chunk without end": HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 4000 + b"\r\n",
     "a head too long": HEAD + b"x-a: " + b"a" * 200_000 + b"\r\n\r\n",
+    "a tunnel": b"CONNECT elsewhere:80 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "another server's page": b"GET http://elsewhere/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "the server itself": b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "a path out of the root": b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "a path with a NUL": b"GET /v1/models/%00 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
     "too many headers": HEAD + b"x-a: b\r\n" * 20_000 + b"\r\n",
 }
 
