@@ -27,7 +27,7 @@ bench: $(BUILDER)
 	@$(BIN)/python bench/cpu.py --json .demo/cpu.json --markdown .demo/cpu.md
 
 test: $(DEVELOPER)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Builds the wheel and installs it alone in a clean environment.
 wheel: $(DEVELOPER)

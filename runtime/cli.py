@@ -77,6 +77,19 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option("--think-budget", type=click.IntRange(0), help="Most tokens of a block of thoughts.  [default: no bound]")
+@click.option(
+    "--think-closing",
+    metavar="TEXT",
+    callback=_sendable,
+    help="What closes thoughts whose budget is spent, up to </think>.  [default: the model's kind has one]",
+)
+@click.option(
+    "--conductor",
+    type=click.Choice(["raw", "on"]),
+    default="raw",
+    help="on: thoughts that go in circles are closed too.",
+)
 @click.option(
     "--relax-tau",
     type=click.FloatRange(0),
@@ -219,7 +232,9 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
-    named = {name: flags[name] for name in (*names, "served_model_name", "tool_call_parser", "reasoning_parser")}
+    thoughts = ("think_budget", "think_closing", "conductor")
+    read = ("tool_call_parser", "reasoning_parser")
+    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name")}
     return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
 
 

@@ -13,6 +13,7 @@ from tandem.errors import TandemError
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.text import TextStream
+from tandem.runtime.thinking.block import ThoughtCount
 
 PACE_SECONDS = 1 / 30
 """Least time between two events of one answer. To wake a reader costs the next round more than its share of the text:
@@ -24,17 +25,22 @@ class Delta:
     """Text that became certain; `num_tokens` counts the answer's ids so far. `logprobs` are those of ids since.
 
     The first event of an answer has those of the `prompt`, from its second token on.
+    `num_reasoning` are those of them that are reasoning; None of a model that does not think.
     """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt: tuple[TokenLogprob, ...] = ()
+    num_reasoning: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last event: text still held back, and how the answer ended. `ids` are those up to the stop."""
+    """The last event: text still held back, and how the answer ended. `ids` are those up to the stop.
+
+    `num_reasoning` as above.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -43,6 +49,7 @@ class End:
     error: TandemError | None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt: tuple[TokenLogprob, ...] = ()
+    num_reasoning: int | None = None
 
 
 Event = Delta | End
@@ -59,11 +66,18 @@ def joined(deltas: Sequence[Delta], end: End) -> End:
 class Delivery:
     """A `Sink` that emits a `Delta` for the first round that has text, then one each `pace` seconds, then one `End`.
 
-    Ids that come faster are gathered, except where a stop string may end the answer with any of them.
+    Ids that come faster are gathered, except where a stop string may end the answer with any of them. `thoughts`
+    counts those of a model that thinks, up to the stop.
     """
 
-    def __init__(self, text: TextStream, emit: Callable[[Event], None], pace: float = PACE_SECONDS) -> None:
-        self._text = text
+    def __init__(
+        self,
+        text: TextStream,
+        emit: Callable[[Event], None],
+        pace: float = PACE_SECONDS,
+        thoughts: ThoughtCount | None = None,
+    ) -> None:
+        self._text, self._thoughts = text, thoughts
         self._emit = emit
         self._pace = 0.0 if text.has_stops else pace
         self._ids: list[int] = []
@@ -85,15 +99,21 @@ class Delivery:
             return False
         delta, stopped = self._read()
         if delta:
-            self._emit(Delta(delta, self._text.num_tokens, self._taken(), self._prompt_taken()))
+            self._emit(self._delta(delta))
             if self._pace:
                 self._due = now + self._pace
         return stopped
 
     def finished(self, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
         delta, _ = self._read()
-        text, ids = delta + self._text.flush(), tuple(self._ids)
-        self._emit(End(text, ids, reason, stats, error, self._taken(), self._prompt_taken()))
+        text, ids, reasoning = delta + self._text.flush(), tuple(self._ids), self._num_reasoning()
+        self._emit(End(text, ids, reason, stats, error, self._taken(), self._prompt_taken(), reasoning))
+
+    def _delta(self, text: str) -> Delta:
+        return Delta(text, self._text.num_tokens, self._taken(), self._prompt_taken(), self._num_reasoning())
+
+    def _num_reasoning(self) -> int | None:
+        return None if self._thoughts is None else self._thoughts.tokens
 
     def _taken(self) -> tuple[TokenLogprob, ...]:
         """Logprobs of the ids that were read and not given out, each once."""
@@ -110,6 +130,9 @@ class Delivery:
         """Text of the ids gathered, and whether it has ended."""
         before, pending = self._text.num_tokens, self._pending
         delta, stopped = self._text.push(pending)
-        self._ids += pending[: self._text.num_tokens - before]
+        read = pending[: self._text.num_tokens - before]
+        if self._thoughts is not None:
+            self._thoughts.add(read)
+        self._ids += read
         self._pending = []
         return delta, stopped

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tandem.artifacts.reader import Bundle
     from tandem.runtime.engine import Engine
     from tandem.runtime.executor.base import Executor
+    from tandem.runtime.thinking.model import ThinkingModel
 
 log = logging.getLogger("tandem.runtime")
 
@@ -43,7 +44,8 @@ class LoadOptions:
     """What a user may choose at load. None stands for one thread a core, the lanes above and the bundle's own values.
 
     `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
-    parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template.
+    parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template. `think_budget`,
+    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
@@ -55,6 +57,9 @@ class LoadOptions:
     trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
     gpu_memory_utilization: float | None = None
+    think_budget: int | None = None
+    think_closing: str | None = None
+    conductor: Literal["raw", "on"] = "raw"
     relaxation: Relaxation | None = None
     tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
@@ -83,6 +88,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     try:
         tokenizer = read_tokenizer(bundle.tokenizer_path)  # while weights are on their way to a GPU
         engine = _engine(bundle, executor, options, num_lanes)
+        thinking = _thinking(manifest.tokenizer.chat_template, tokenizer, options, engine)
     except BaseException:
         with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
             executor.close()
@@ -100,11 +106,28 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         stop_ids=frozenset(facts.stop_ids),
         chat=ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token}),
         worker=worker,
+        thinking=thinking,
         call_format=format_of(facts.chat_template) if tools == "auto" else Format(tools),
         thinks=thinks(facts.chat_template) if thoughts == "auto" else thoughts == "think",
         grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
         relaxation=options.relaxation,
     )
+
+
+def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, engine: Engine) -> ThinkingModel | None:
+    """How the model thinks, None if it does not; then a warning for options that are of no use."""
+    from tandem.runtime.thinking.model import thinking_model
+
+    budget, closing, conductor = options.think_budget, options.think_closing, options.conductor == "on"
+    if thinks(template) or options.reasoning_parser == "think":
+        closed = engine.meter.thoughts_closed.add
+        return thinking_model(
+            template or "", tokenizer, closing=closing, budget=budget, conductor=conductor, closed=closed
+        )
+    flags = {"--think-budget": budget is not None, "--think-closing": closing is not None, "--conductor": conductor}
+    if idle := " and ".join(flag for flag, given in flags.items() if given):
+        log.warning("%s: of no use here, the chat template of this bundle knows no <think>; leave it out", idle)
+    return None
 
 
 def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int) -> Engine:

@@ -15,6 +15,7 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.metrics import Counter, Family, Histogram, LabelledCounter
 from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Request, Sink
+from tandem.runtime.thinking.guide import REASONS as CLOSED
 from tandem.tree import DraftTree
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
@@ -58,6 +59,9 @@ class Meter:
         self.generation_tokens = Counter("generation_tokens_total", "Tokens committed to answers.")
         self.ended = LabelledCounter(
             "request_success_total", "Ended requests by how they ended.", "finished_reason", REASONS.values()
+        )
+        self.thoughts_closed = LabelledCounter(
+            "thinking_closed_total", "Blocks of thoughts closed for the model, by why.", "reason", CLOSED
         )
         self._time_requests()
         self._count_speculation()

@@ -54,6 +54,7 @@ def serve(service: Service, bound: socket.socket, *, api_key: str | None = None)
     config = uvicorn.Config(
         app,
         http=Connection,
+        ws="none",  # nothing here speaks it, and its requests would come past the key
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -23,9 +23,12 @@ from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling, Sink, Ticket
 from tandem.runtime.text import TextRules, TextStream
+from tandem.runtime.thinking.budget import Wish
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from tandem.runtime.thinking.model import ThinkingModel
 
 
 class Worker(Protocol):
@@ -57,7 +60,8 @@ class Service:
     """`context_length` is the most tokens of prompt and answer together; `stop_ids` end an answer.
 
     `created` is when it was loaded, in Unix seconds; `pace` are the least seconds between two events of an answer.
-    `call_format` is how the model writes tool calls, `thinks` whether its answers may begin with a block of thoughts.
+    `call_format` is how the model writes tool calls, `thinks` whether its answers may begin with a block of thoughts;
+    `thinking`, how they are bounded, is None for a model whose template knows none.
     With a `relaxation` texts are not the model's.
     """
 
@@ -74,6 +78,7 @@ class Service:
     relaxation: Relaxation | None = None
     call_format: Format = Format.HERMES
     thinks: bool = False
+    thinking: ThinkingModel | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -119,10 +124,13 @@ class Service:
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         guides: Sequence[GuideMaker] = (),
+        framed: bool = False,
+        thoughts: Wish | None = None,
         param: str = "prompt",
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
+        `guides` are of its content, what follows its thoughts, unless they are `framed`: then they know of thoughts.
         Raises RequestError when `prompt` is empty or leaves no room for an answer.
         """
         if not prompt:
@@ -135,9 +143,13 @@ class Service:
                 param=param,
                 code="context_length_exceeded",
             )
+        length = room if max_tokens is None else min(max_tokens, room)
+        if self.thinking:
+            bounds = self.thinking.guides(thoughts or Wish(), length, () if framed else guides)
+            guides = (*guides, *bounds) if framed else bounds
         return Request(
             prompt,
-            room if max_tokens is None else min(max_tokens, room),
+            length,
             sampling or Sampling(),
             frozenset(stop_ids) if ignore_eos else self.stop_ids.union(stop_ids),
             penalties=penalties or Penalties(),
@@ -165,7 +177,7 @@ class Service:
             shown=rules.shown,
             until=None if rules.until is None else rules.until(),
         )
-        return Delivery(text, emit, self.pace)
+        return Delivery(text, emit, self.pace, self.thinking.count(request.prompt) if self.thinking else None)
 
     def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
         """Those of `texts` that are tokens added to the vocabulary, special ones or any."""

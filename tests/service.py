@@ -196,7 +196,8 @@ def on_loopback(app: Callable[..., Any], **options: Any) -> Iterator[str]:
     own = {"log_config": None, "lifespan": "off", "access_log": False, "timeout_graceful_shutdown": 1}
     config = uvicorn.Config(app, **{**own, **options})
     server = uvicorn.Server(config)
-    with socket.socket() as bound:
+    # Named as TCP, as `serve.bind` has it: asyncio sends small pieces at once on such sockets alone.
+    with socket.socket(proto=socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         bound.listen()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

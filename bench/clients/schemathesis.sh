@@ -16,6 +16,6 @@ PY
 "$bin/python" -m openapi_spec_validator "$out/openapi.json"
 cd "$out" # where it keeps its own
 "$bin/schemathesis" --config-file "$here/schemathesis.toml" run "$url/openapi.json" "${key[@]}" \
-  --max-examples "${EXAMPLES:-30}" --seed "${SEED:-1}" --workers 2 --request-timeout 30 --continue-on-failure |
+  --max-examples "${EXAMPLES:-30}" --seed "${SEED:-1}" --request-timeout 30 --continue-on-failure |
   tee "$out/report.txt"
 echo "the description is valid; $(sed -n 's/^ *\([0-9]* generated, .* passed\).*/\1/p' "$out/report.txt")"

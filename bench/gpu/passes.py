@@ -56,7 +56,7 @@ class Passes:
 
     def extend(self, count: int, start: int) -> float:
         """Milliseconds of a pass that keeps `count` tokens behind `start` others; logits of the last alone."""
-        rows = extend_rows([Span(0, start, self._ids[start : start + count], output=True)], self._table, self._slots)
+        rows = extend_rows([Span(0, start, self._ids[start : start + count], outputs=1)], self._table, self._slots)
         return self.executor.run(Kind.EXTEND, rows).ms
 
     def step(self, context: int) -> float:

@@ -23,7 +23,7 @@ from tandem.runtime.http.errors import handle_error, json_response
 from tandem.runtime.http.live import Watch
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.openapi import description_route
-from tandem.runtime.http.order import Order
+from tandem.runtime.http.order import Order, tally
 from tandem.runtime.http.page import Page, no_icon
 from tandem.runtime.http.prompts import chat_order, check_model, completion_order
 from tandem.runtime.http.replies import Letterhead, Model, ModelList
@@ -148,7 +148,7 @@ class Endpoints:
         def worded() -> Response:
             given = order.given(ends)
             choices = [writer.whole(end) for writer, end in zip(writers, given, strict=True)]
-            usage = order.usage(len(end.ids) for end in ends)
+            usage = order.usage(map(tally, ends))
             return json_response(letterhead.whole(choices, usage, writers[0].beside(given[0])))
 
         # A long prompt's logprobs take a second to word, and other streams go on meanwhile.

@@ -73,6 +73,10 @@ class Edge:
             return HTTPException(
                 400, "content-length and transfer-encoding exclude each other", {"connection": "close"}
             )
+        if path not in OPEN and self._api_key is None and _foreign(headers):
+            return RequestError(
+                "a page of another origin may not use this server; serve with an API key to allow it", status=403
+            )
         if path not in OPEN and self._api_key is not None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             # Compared as bytes in constant time, so that the answer's delay tells nothing of the key.
@@ -87,6 +91,12 @@ class Edge:
         if self.draining:
             return CapacityError("the server is shutting down; send the request elsewhere", status=503)
         return None
+
+
+def _foreign(headers: Headers) -> bool:
+    """Whether a browser sends this for a page of another origin: it says so, and would do it for any page."""
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 async def read_limited(request: Request, max_bytes: int, patience: float = BODY_SECONDS) -> bytes:

@@ -24,7 +24,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "modalities": (["text"],),
     "audio": (),

@@ -84,8 +84,9 @@ def _operation(route: Route, op: Operation, schema_of: dict[Any, Object], keyed:
     if op.event is not None:
         content[EVENTS] = {"schema": _event({"anyOf": [schema_of[op.event], schema_of[ErrorBody]]})}
     headers = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
-    asked = keyed and route.path not in OPEN
-    errors = sorted({*op.errors, *([401] if asked else [])})
+    closed = route.path not in OPEN
+    asked = keyed and closed
+    errors = sorted({*op.errors, *([401] if asked else []), *([403] if closed else [])})
     told: Object = {
         "operationId": route.name,
         "summary": op.summary,

@@ -16,6 +16,7 @@ from tandem.runtime.http.tokens import DetokenizeBody, Detokenized, TokenizeBody
 STATUSES = {
     400: "Invalid JSON, a wrong type or value, a prompt that leaves no room; `param` names the field",
     401: "An API key is asked for and the Bearer token is another",
+    403: "No API key is asked for, and a page of another origin asks",
     404: "Another model than the one that is served",
     405: "The path knows another method",
     408: "The rest of the body did not come in time",
@@ -34,7 +35,7 @@ class Operation:
     """`answer` is the type of the JSON body of a 200, or a media type of text; `event` that of each event of a stream.
 
     No `answer` is a 204. `either` are fields of which a body needs one. `errors` are the statuses of refusals besides
-    401.
+    401 and 403.
     """
 
     summary: str

@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tandem.runtime.delivery import End
-from tandem.runtime.http.replies import Form, Usage
+from msgspec import UNSET
+
+from tandem.runtime.delivery import End, Event
+from tandem.runtime.http.replies import CompletionDetails, Form, Usage
 from tandem.runtime.http.writers import WriterMaker
 from tandem.runtime.request import Request
 from tandem.runtime.seeds import choice_seed
 from tandem.runtime.text import TextRules
+
+Tally = tuple[int, int | None]
+"""Tokens of an answer so far, and those of them that are reasoning, if that is known."""
+
+
+def tally(event: Event) -> Tally:
+    """The counts with `event`."""
+    return len(event.ids) if isinstance(event, End) else event.num_tokens, event.num_reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,13 @@ class Order:
             return candidates
         return sorted(candidates, key=_mean_logprob, reverse=True)[: self.num_given]
 
-    def usage(self, completion_tokens: Iterable[int]) -> Usage:
+    def usage(self, tallies: Iterable[Tally]) -> Usage:
         """Each prompt counts once, each answer counts that was made."""
         asked = sum(len(request.prompt) for request in self.requests[:: self.num_candidates])
-        made = sum(completion_tokens)
-        return Usage(asked, made, asked + made)
+        counts, reasoning = zip(*tallies, strict=True)
+        thoughts = [count for count in reasoning if count is not None]
+        made, details = sum(counts), CompletionDetails(sum(thoughts)) if thoughts else UNSET
+        return Usage(asked, made, asked + made, details)
 
 
 def candidates(request: Request, count: int) -> list[Request]:

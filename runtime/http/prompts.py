@@ -20,6 +20,7 @@ from tandem.runtime.http.order import Order, candidates
 from tandem.runtime.http.readings import chat_guides, reading_of
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
+from tandem.runtime.http.thoughts import template_variables, thoughts_wish
 from tandem.runtime.http.tools import offer_of
 from tandem.runtime.http.turns import offered, one_call_each, retold, turns_of
 from tandem.runtime.http.writers import ChatWriter, CompletionWriter, Told, WriterMaker
@@ -68,14 +69,14 @@ def chat_order(service: Service, body: ChatBody) -> Order:
         body.messages,
         offer.tools if offer else (),
         body.add_generation_prompt,
-        body.chat_template_kwargs,
+        template_variables(service, body),
         continued=body.continue_final_message,
     )
     ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     prompts = _truncated(service, body, [Prompt(ids, "messages")])
     reading = reading_of(service, body, offer, text)
     guides = chat_guides(service, body, offer, reading, text)
-    requests = _requests(service, body, prompts, body.token_limit, guides)
+    requests = _requests(service, body, prompts, body.token_limit, guides, framed=reading is not None)
     told = Told(wishes.alternatives(body), body.prompt_logprobs)
     writer = partial(ChatWriter, told=told, reading=reading, stop_ids=requests[0].stop_ids)
     order = _order(body, requests, CHAT, writer)
@@ -144,9 +145,12 @@ def _requests(
     prompts: Sequence[Prompt],
     max_tokens: int | None,
     guides: Sequence[GuideMaker],
+    *,
+    framed: bool = False,
 ) -> list[Request]:
-    """What the engine is asked about each prompt."""
+    """What the engine is asked about each prompt; `framed` guides know of thoughts."""
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
+    thoughts = thoughts_wish(service, body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
     return [
         service.request(
@@ -158,7 +162,9 @@ def _requests(
             prompt_logprobs=of_prompt,
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
+            thoughts=thoughts,
             guides=guides,
+            framed=framed,
             param=prompt.param,
         )
         for prompt in prompts

@@ -17,10 +17,17 @@ from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogpr
 from tandem.runtime.service import Service
 
 
+class CompletionDetails(Struct):
+    reasoning_tokens: int
+
+
 class Usage(Struct):
+    """`completion_tokens_details` is left out for models that do not think."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class TextChoice(Struct):

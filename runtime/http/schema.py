@@ -15,6 +15,7 @@ from tandem.errors import RequestError
 from tandem.runtime.http.constraints import Constraints
 from tandem.runtime.http.fields import check_fields
 from tandem.runtime.text import TextRules
+from tandem.runtime.thinking.budget import Effort
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -57,6 +58,8 @@ class Body(Constraints, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
+    max_reasoning_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    reasoning_effort: Effort | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     stream: bool | None = None

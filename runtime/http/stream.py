@@ -15,10 +15,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tandem.errors import TandemError
-from tandem.runtime.delivery import End
 from tandem.runtime.http.answer import Answers, ClientGone, unless_gone
 from tandem.runtime.http.errors import describe
-from tandem.runtime.http.order import Order
+from tandem.runtime.http.order import Order, Tally, tally
 from tandem.runtime.http.replies import Letterhead, Usage
 from tandem.runtime.http.schema import StreamOptions
 from tandem.runtime.http.writers import ChoiceWriter
@@ -45,7 +44,7 @@ async def chunks(
 
     `writers` are one for each request of `order`.
     """
-    counts = [0] * len(writers)
+    counts: list[Tally] = [(0, None)] * len(writers)
 
     def usage() -> Usage | UnsetType | None:
         if not options.include_usage:
@@ -61,7 +60,7 @@ async def chunks(
             yield PING
             continue
         number, event = came
-        counts[number] = len(event.ids) if isinstance(event, End) else event.num_tokens
+        counts[number] = tally(event)
         if (piece := writers[number].piece(event)) is not None:
             yield data(letterhead.chunk(piece, usage()))
     if options.include_usage:

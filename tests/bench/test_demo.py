@@ -47,7 +47,7 @@ def test_ctrl_c_waits_for_a_command_to_put_away_what_it_has_begun(
 ) -> None:
     program = tmp_path / "tandem-compile"
     program.write_text(
-        f"#!/bin/sh\ntrap 'sleep 0.6; touch {tmp_path}/away; exit 130' INT\nkill -INT $PPID $$\nsleep 9\n"
+        f"#!/bin/sh\ntrap 'sleep 0.6; touch {tmp_path}/away; exit 130' INT\nsleep 0.4\nkill -INT $PPID $$\nsleep 9\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(answer, "PROGRAMS", tmp_path)

@@ -103,10 +103,11 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
     for name, value in {"TOP_K": "4", "TOOL_CALL_PARSER": "llama", "REASONING_PARSER": "none"}.items():
         monkeypatch.setenv(f"TANDEM_RUN_{name}", value)
     words = "--temperature 0.5 --top-p 0.9 --min-p 0.1 --seed 3 --drafter none --threads 2 --max-model-len 64"
-    words += " --gpu-memory-utilization 0.5"
+    words += " --gpu-memory-utilization 0.5 --think-budget 9 --think-closing </think> --conductor on"
     assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native", "--trust-key", str(key)) == 0
     assert loaded.worker.requests[0].sampling == Sampling(0.5, 0.9, 4, 0.1, 3)
     limits: dict[str, Any] = {"threads": 2, "gpu_memory_utilization": 0.5, "max_num_seqs": 1, "max_model_len": 64}
+    limits |= {"think_budget": 9, "think_closing": "</think>", "conductor": "on"}
     parsers: dict[str, Any] = {"tool_call_parser": "llama", "reasoning_parser": "none"}
     assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits, **parsers)]
 
@@ -131,6 +132,9 @@ def test_accept_rules_are_exact_unless_a_flag_relaxes_them(loaded: Loader) -> No
         (("b", "--tool-call-parser", "magic"), "tool-call-parser"),
         (("b", "--prompt", "x", "--reasoning-parser", "none"), "--reasoning-parser goes with serving"),
         (("b", "--gpu-memory-utilization", "0"), "gpu-memory-utilization"),
+        (("b", "--think-budget", "-1"), "think-budget"),
+        (("b", "--think-closing", "\udcff"), "UTF-8"),
+        (("b", "--conductor", "off"), "conductor"),
         (("b", "--temperature", "1"), "--temperature goes with --prompt or --chat"),
         (("b", "--prompt", "x", "--port", "0"), "--port goes with serving"),
         (("b", "--api-key", " ", "--port", "0"), "API key"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from tandem.runtime.serve import bind
 from tests.children import environment
 from tests.service import PATIENCE
 
@@ -94,3 +96,23 @@ def test_an_idle_server_stops_at_once() -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out.strip(), err) == (0, "ends:", "")
+
+
+def test_small_pieces_are_sent_at_once() -> None:
+    """asyncio sets TCP_NODELAY only where the socket it listens on names its protocol; else an event may wait 40 ms."""
+    with bind("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP
+
+
+def test_an_upgrade_is_a_plain_request() -> None:
+    """Also where a library for WebSockets is installed: they would be let in without a key."""
+    upgrade = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "eA==",
+    }
+    with server(context=200) as (_, address), closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as client:
+        client.request("GET", "/v1/models", headers=upgrade)
+        response = client.getresponse()
+        assert (response.status, json.load(response)["object"]) == (200, "list")

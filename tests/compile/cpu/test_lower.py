@@ -104,7 +104,7 @@ def executor(module: Glue, folder: Path, threads: int) -> CpuExecutor:
 
 
 def logits(run: CpuExecutor, tokens: list[int]) -> np.ndarray:
-    rows = extend_rows([Span(0, 0, tokens, output=True)], np.zeros((1, 2), np.int32))
+    rows = extend_rows([Span(0, 0, tokens, outputs=1)], np.zeros((1, 2), np.int32))
     rows.output_row = np.arange(max(0, len(tokens) - 32), len(tokens), dtype=np.int32)
     outcome = run.run(Kind.EXTEND, rows)
     found = np.stack([run.logits(i) for i in range(len(rows.output_row))])

@@ -33,7 +33,7 @@ def image(programs: Sequence[Program], weights: Path, cubins: Mapping[str, bytes
 
 def logits(executor: CudaExecutor, tokens: list[int]) -> np.ndarray:
     """[O, VOCAB] of the last rows of a pass, held against what the pass chose."""
-    rows = extend_rows([Span(0, 0, tokens, output=True)], np.zeros((1, 1), np.int32))
+    rows = extend_rows([Span(0, 0, tokens, outputs=1)], np.zeros((1, 1), np.int32))
     rows.output_row = np.arange(max(0, len(tokens) - MOST_OUTPUTS), len(tokens), dtype=np.int32)
     outcome = executor.run(Kind.EXTEND, rows)
     found = np.stack([executor.logits(i).copy() for i in range(len(rows.output_row))])

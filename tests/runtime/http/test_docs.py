@@ -17,6 +17,10 @@ from tandem.runtime.http.schema import ChatBody, CompletionBody
 from tandem.runtime.http.tokens import DetokenizeBody, TokenizeBody
 from tandem.runtime.live import Occupancy, Totals
 from tandem.runtime.meter import REASONS, ROUNDS, Plain
+from tandem.runtime.thinking import watcher
+from tandem.runtime.thinking.budget import PERCENT
+from tandem.runtime.thinking.guide import REASONS as REASONS_TO_CLOSE
+from tandem.runtime.thinking.guide import SOURCE as CLOSING
 from tandem.runtime.worker import Worker
 from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor
 from tests.service import ScriptedWorker, scripted_service
@@ -83,6 +87,17 @@ def test_every_metric_stands_once_with_its_labels() -> None:
     assert [(name.strip("`"), kind) for name, kind, _ in table] == served
     says = {name.strip("`"): set(re.findall(r"`(\w+)`", text)) for name, _, text in table}
     assert says["request_success_total"] == {"finished_reason", *REASONS.values()}
+    assert says["thinking_closed_total"] == {"reason", *REASONS_TO_CLOSE}
     assert says["rounds_total"] == {"kind", *ROUNDS.values()}
     assert says["plain_rounds_total"] == {"reason", *Plain}
-    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, GRAMMAR}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, GRAMMAR, CLOSING}
+
+
+def test_efforts_and_bounds_of_thoughts() -> None:
+    values = next(values for name, _, _, values in rows() if name == "reasoning_effort")
+    names, shares = values.split(":")[0].split(", "), re.findall(r"\d+", values)
+    assert list(zip(names, map(int, shares), strict=True)) == list(PERCENT.items())
+    thinking = (PAGE.parent / "thinking.md").read_text()
+    for name, value in re.findall(r"`([A-Z]+_[A-Z]+)` ([\d.,]+\d)", thinking):
+        assert getattr(watcher, name) == float(value.replace(",", ""))
+    assert len(re.findall(r"`[A-Z]+_[A-Z]+`", thinking)) == 9

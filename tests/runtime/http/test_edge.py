@@ -112,6 +112,24 @@ class Broken(ScriptedWorker):
         raise RuntimeError("secret place")
 
 
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://testserver.evil.example", "https://testserver:1"]
+)
+def test_pages_of_other_origins_need_a_key(client: TestClient, origin: str) -> None:
+    """Without one, any page that is open in a browser could use a server on loopback."""
+    words = {"json": {"prompt": "x"}, "headers": {"origin": origin}}
+    response = client.post("/v1/completions", **words)  # type: ignore[arg-type]
+    assert (response.status_code, response.json()["error"]["type"]) == (403, "invalid_request_error")
+    with client_of(api_key="k") as keyed:
+        words["headers"]["authorization"] = "Bearer k"
+        assert keyed.post("/v1/completions", **words).status_code == 200  # type: ignore[arg-type]
+
+
+def test_a_page_of_its_own_needs_none(client: TestClient) -> None:
+    own = {"origin": "http://testserver"}
+    assert client.post("/v1/completions", json={"prompt": "x"}, headers=own).status_code == 200
+
+
 def test_a_connection_outlives_a_bug(caplog: pytest.LogCaptureFixture) -> None:
     """uvicorn would close it behind the answer, and a client's next request would go nowhere."""
     with on_loopback(build_app(scripted_service(Broken()))) as url:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,11 @@ MALFORMED = {
     "a chunk that is none": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n",
     "a chunk without end": HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 4000 + b"\r\n",
     "a head too long": HEAD + b"x-a: " + b"a" * 200_000 + b"\r\n\r\n",
+    "a tunnel": b"CONNECT elsewhere:80 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "another server's page": b"GET http://elsewhere/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "the server itself": b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "a path out of the root": b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "a path with a NUL": b"GET /v1/models/%00 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
     "too many headers": HEAD + b"x-a: b\r\n" * 20_000 + b"\r\n",
 }
 
@@ -175,3 +181,16 @@ def test_other_origins_are_not_told_that_they_may_read() -> None:
         answers.append(client.post("/v1/completions", json={"prompt": "x"}, headers=origin))
         answers.append(client.get("/v1/models", headers=origin))
     assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
+
+
+def test_a_schema_fetches_nothing(tmp_path: Path) -> None:
+    """A reference to elsewhere is refused, not followed: this server is no way into the network behind it."""
+    (tmp_path / "schema.json").write_text("{}")
+    app = build_app(scripted_service(ScriptedWorker()))
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere, TestClient(app) as client:
+        elsewhere.setblocking(False)
+        for reference in (f"http://127.0.0.1:{elsewhere.getsockname()[1]}/x", f"file://{tmp_path}/schema.json"):
+            answer = client.post("/v1/completions", json={"prompt": "x", "guided_json": {"$ref": reference}})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_json")
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()

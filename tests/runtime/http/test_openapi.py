@@ -139,6 +139,7 @@ def test_an_error_of_each_kind_is_described(description: Any) -> None:
         413: busy.post("/v1/completions", json={"prompt": "x" * 99}, headers=KEY),
     }
     with TestClient(build_app(scripted_service(ScriptedWorker(full=True)))) as full:
+        answers[403] = full.post("/v1/completions", json={"prompt": "x"}, headers={"origin": "http://elsewhere"})
         answers[429] = full.post("/v1/completions", json={"prompt": "x"})
         full.app.draining = True  # type: ignore[attr-defined]
         answers[503] = full.post("/v1/completions", json={"prompt": "x"})
