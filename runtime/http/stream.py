@@ -5,6 +5,7 @@ Knows nothing of engines beyond `Answers`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Sequence
@@ -61,7 +62,10 @@ async def chunks(
             continue
         number, event = came
         counts[number] = tally(event)
-        if (piece := writers[number].piece(event)) is not None:
+        worded = writers[number].piece
+        # A long prompt's logprobs take a second to word, and other streams go on meanwhile.
+        piece = await asyncio.to_thread(worded, event) if event.prompt else worded(event)
+        if piece is not None:
             yield data(letterhead.chunk(piece, usage()))
     if options.include_usage:
         yield data(letterhead.chunk(None, order.usage(counts)))

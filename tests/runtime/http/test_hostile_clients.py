@@ -177,7 +177,7 @@ def test_other_origins_are_not_told_that_they_may_read() -> None:
         answers = [
             client.options(path, headers=asks) for path in ("/v1/completions", "/v1/chat/completions", "/health")
         ]
-        assert {answer.status_code for answer in answers} == {405}
+        assert [answer.status_code for answer in answers] == [403, 403, 405]
         answers.append(client.post("/v1/completions", json={"prompt": "x"}, headers=origin))
         answers.append(client.get("/v1/models", headers=origin))
     assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
