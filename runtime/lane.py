@@ -14,9 +14,10 @@ import numpy as np
 
 from tandem.errors import RequestError, TandemError
 from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.guide import Guide
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.penalties import PenalizedText
-from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Ticket
+from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Request, Ticket
 from tandem.tree import DraftTree
 
 log = logging.getLogger("tandem.runtime")
@@ -42,9 +43,8 @@ class Lane:
         self.sampling, self.stop_ids = request.sampling, request.stop_ids
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
-        self.guides = [make(request.prompt, request.stop_ids) for make in request.guides]
-        if not request.penalties.neutral:
-            self.guides.insert(0, PenalizedText(request.penalties, request.prompt, request.stop_ids))
+        self.guides: list[Guide] = []
+        self._guide_by(request)
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = None
         if drafter is not None and request.speculate:
@@ -64,6 +64,15 @@ class Lane:
     def num_left(self) -> int:
         """Tokens that the lane may still commit."""
         return self.max_length - len(self.ids)
+
+    def _guide_by(self, request: Request) -> None:
+        """Makes the guides, the penalties first; where one cannot be made the lane ends with its first pass."""
+        try:
+            if not request.penalties.neutral:
+                self.guides.append(PenalizedText(request.penalties, request.prompt, request.stop_ids))
+            self.guides += [make(request.prompt, request.stop_ids) for make in request.guides]
+        except Exception as error:
+            self._refuse(error, 0)
 
     def _begin(self, make: Callable[[], Drafter]) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
@@ -49,9 +49,14 @@ def test_drafts_are_cut_where_a_guide_forbids_them(monkeypatch: pytest.MonkeyPat
 
 
 class Broken(Remainders):
-    """Fails as a bug would, at the fourth token of the answer: when it is drawn, or when it is taken in."""
+    """Fails as a bug would: at its birth, or at the fourth token of the answer, when that is drawn or taken in."""
 
     where = "applied"
+
+    def __init__(self, prompt: Sequence[int], stop_ids: Collection[int]) -> None:
+        if self.where == "init":
+            raise IndexError("off by one")
+        super().__init__(prompt, stop_ids)
 
     def changes(self, said: Sequence[int]) -> bool:
         return True
@@ -70,7 +75,7 @@ class Broken(Remainders):
             raise IndexError("off by one")
 
 
-@pytest.mark.parametrize(("where", "count"), [("applied", 3), ("extend", 4)])
+@pytest.mark.parametrize(("where", "count"), [("init", 0), ("applied", 3), ("extend", 4)])
 def test_a_guide_that_is_wrong_ends_its_own_request(
     where: str, count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
