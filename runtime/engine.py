@@ -146,7 +146,7 @@ class Engine:
         decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
             if prompts and (self._prefill_next or not decoding):
-                self._prefill.run(prompts)
+                self._prefill.run(prompts, alone=len(self._lanes) == 1)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:

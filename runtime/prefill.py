@@ -17,13 +17,15 @@ from tandem.runtime.pages import PageTable
 from tandem.runtime.request import FinishReason
 from tandem.runtime.round import pick
 from tandem.runtime.rows import Span, extend_rows
+from tandem.runtime.shares import even_shares, quick_shares
 from tandem.runtime.slots import StateSlots
 
-PASS_STEPS = 6.0
-"""What a pass may cost, in plain steps at its context: so long do those wait that decode beside it, or come next."""
-
 LEAST_ROWS = MAX_TREE_ROWS
-"""A pass may always have as many rows as the widest verify, whatever they cost."""
+"""A pass may always have as many rows as the widest verify: those of a short prompt, which is the unit of waiting."""
+ALONE, IN_COMPANY = 1.75, 1.25
+"""What a pass may cost, in passes of a short prompt: so long may those wait who come next, and those who are there."""
+COUNT_STEP = 8
+"""Rows between the counts that are tried where one program takes any."""
 
 
 class Prices(Protocol):
@@ -42,12 +44,12 @@ class Prefill:
         most = executor.geometry.max_rows
         self._chunk = chunk or most
         programs = {rows for kind, _, rows in executor.entries if kind is Kind.EXTEND and rows >= LEAST_ROWS}
-        self._counts = sorted({*(programs or range(LEAST_ROWS, most, LEAST_ROWS)), most})
+        self._counts = sorted({*(programs or range(LEAST_ROWS, most, COUNT_STEP)), most})
 
-    def run(self, lanes: Sequence[Lane]) -> None:
-        """One pass over `lanes`, whose prompts are not all in; each gets an even share, as far as it needs it."""
+    def run(self, lanes: Sequence[Lane], *, alone: bool) -> None:
+        """One pass over `lanes`, whose prompts are not all in. `alone`: no other request has a lane."""
         began = perf_counter()
-        spans = self._spans(lanes)
+        spans = self._spans(lanes, ALONE if alone else IN_COMPANY)
         outcome = self._executor.run(Kind.EXTEND, extend_rows(spans, self._pages.table, self._slots.table))
         by_index = {lane.index: lane for lane in lanes}
         served = [by_index[span.lane] for span in spans]
@@ -74,10 +76,10 @@ class Prefill:
             lane.inform([], tokens)
             lane.deliver(tokens)
 
-    def _spans(self, lanes: Sequence[Lane]) -> list[Span]:
+    def _spans(self, lanes: Sequence[Lane], cost: float) -> list[Span]:
         """One span per lane, as far as the rows and outputs of a pass go."""
-        total = self._rows(max(lane.kv_length + 1 for lane in lanes))
-        shares, spans = even_shares(self._needs(lanes), total), list[Span]()
+        total = self._rows(max(lane.kv_length + 1 for lane in lanes), cost)
+        shares, spans = quick_shares(self._needs(lanes), total), list[Span]()
         for lane, share in zip(lanes, shares, strict=True):
             tokens, end = lane.ids[lane.kv_length : lane.kv_length + share], lane.kv_length + share
             if share:
@@ -103,20 +105,8 @@ class Prefill:
         followers = lane.ids[span.start + 1 : span.start + 1 + len(span.tokens)]
         return [measure(self._executor.logits(first + i), token, count) for i, token in enumerate(followers)]
 
-    def _rows(self, context: int) -> int:
-        """The most rows that a pass may have at `context`."""
-        limit = PASS_STEPS * self._prices.ms(context, Kind.EXTEND, 1)
+    def _rows(self, context: int, cost: float) -> int:
+        """The most rows of a pass at `context` that may cost so much."""
+        limit = cost * self._prices.ms(LEAST_ROWS, Kind.EXTEND, LEAST_ROWS)
         dear = (i for i, rows in enumerate(self._counts) if self._prices.ms(context, Kind.EXTEND, rows) > limit)
         return self._counts[max(next(dear, len(self._counts)) - 1, 0)]
-
-
-def even_shares(needs: Sequence[int], total: int) -> list[int]:
-    """`total` dealt evenly, nobody more than they need: what the modest leave goes to the others. Earlier ones first.
-
-    No other dealing gives the least of those who lack something more (max-min fairness).
-    """
-    shares, left = [0] * len(needs), total
-    for place, i in enumerate(sorted(range(len(needs)), key=lambda i: needs[i])):
-        shares[i] = min(needs[i], -(-left // (len(needs) - place)))
-        left -= shares[i]
-    return shares

@@ -105,8 +105,8 @@ class Lanes:
 
     def _least_share(self, chunk: int) -> int:
         """Rows of a pass that a prompt has at least, whatever stands beside it and whatever passes cost."""
-        rows = min(LEAST_ROWS, self._geometry.max_rows)
-        return max(1, min(chunk, rows // self._options.lanes))
+        even = min(LEAST_ROWS, self._geometry.max_rows) // 4
+        return max(1, min(chunk, even // self._options.lanes))
 
     def close(self) -> None:
         self._company.close()

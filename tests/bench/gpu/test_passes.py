@@ -72,7 +72,7 @@ def test_an_answer_has_its_tokens_and_rounds_without_drafts() -> None:
     assert len(found.ids) == 12
     assert found.stats.rounds == 11
     assert found.ms == pytest.approx(found.stats.decode_ms / 11)
-    assert executor.passes == [*((Kind.EXTEND, rows) for rows in (32, 32, 6)), *[(Kind.EXTEND, 1)] * 11]
+    assert executor.passes == [(Kind.EXTEND, 56), (Kind.EXTEND, 14), *[(Kind.EXTEND, 1)] * 11]
 
 
 def test_sides_take_turns_and_the_first_turn_does_not_count() -> None:
