@@ -30,7 +30,7 @@ SHARE = click.FloatRange(0, 1)
 POSITIVE = click.IntRange(1)
 TERMINAL_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "json_schema")
 SERVING_FLAGS = (
-    *("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue"),
+    *("host", "port", "served_model_name", "api_key", "api_key_file", "max_num_seqs", "max_queue", "request_timeout"),
     *("tool_call_parser", "reasoning_parser"),
 )
 
@@ -129,6 +129,12 @@ EXAMPLES = examples(
 @click.option("--max-num-seqs", type=POSITIVE, help="Requests answered at once.  [default: 4 on a CPU, 8 on a GPU]")
 @click.option("--max-model-len", type=click.IntRange(2), help="Most tokens of prompt and answer.  [default: bundle's]")
 @click.option("--max-queue", type=click.IntRange(0), default=64, help="Requests that may wait; more get a 429.")
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="An answer that takes longer ends there.  [default: none does]",
+)
 @click.option(
     "--tool-call-parser",
     type=click.Choice(["auto", "hermes", "qwen-xml", "llama"]),
@@ -234,7 +240,7 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
     thoughts = ("think_budget", "think_closing", "conductor")
     read = ("tool_call_parser", "reasoning_parser")
-    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name")}
+    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name", "request_timeout")}
     return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
 
 

@@ -6,6 +6,7 @@ Knows nothing of text, HTTP, models or devices, and starts no thread.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -35,6 +36,8 @@ log = logging.getLogger("tandem.runtime")
 class Engine:
     """Serves up to `max_lanes` requests at once, first come first served; `max_queue` more may wait.
 
+    A request that is not answered `request_timeout` seconds after it came ends with what it has.
+
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
     from any. `drafters` makes a drafter per lane; None decodes plainly. `router` defaults to the cut over `prices`.
     `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy texts.
@@ -49,6 +52,7 @@ class Engine:
         router: Router | None = None,
         max_lanes: int | None = None,
         max_queue: int = 64,
+        request_timeout: float = math.inf,
         prefill_chunk: int | None = None,
         relaxation: Relaxation | None = None,
     ) -> None:
@@ -58,6 +62,7 @@ class Engine:
             raise UsageError(f"max_lanes is {max_lanes}; this bundle serves 1 to {bound} lanes")
         recurrent = executor.num_slots > 0
         self.num_lanes, self.max_queue = max_lanes or bound, max_queue
+        self._timeout = request_timeout
         self.meter = Meter()
         self.executor, self.prices = executor, prices
         self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
@@ -218,18 +223,26 @@ class Engine:
             self._prompts.append(lane)
 
     def _reap(self) -> None:
-        """End lanes that are finished or cancelled, and waiting requests that are cancelled."""
+        """End lanes that are finished, cancelled or out of time, and waiting requests that are one of the latter."""
         for lane in tuple(self._lanes):
+            if lane.finish is None and self._late(lane.ticket):
+                lane.finish = FinishReason.TIMEOUT
             if lane.finish or lane.ticket.cancelled:
                 self._end(lane, lane.finish or FinishReason.CANCELLED, lane.error)
         if not self._waiting:
             return
         with self._lock:
-            dropped = [ticket for ticket in self._waiting if ticket.cancelled]
+            dropped = [ticket for ticket in self._waiting if ticket.cancelled or self._late(ticket)]
             for ticket in dropped:
                 self._waiting.remove(ticket)
         for ticket in dropped:
-            _notify(ticket, FinishReason.CANCELLED, LaneStats(prompt_tokens=len(ticket.request.prompt)), None)
+            stats, error = LaneStats(prompt_tokens=len(ticket.request.prompt)), None
+            if not ticket.cancelled:
+                error = CapacityError(f"no lane came free within {self._timeout:g} seconds; try again later")
+            _notify(ticket, FinishReason.ERROR if error else FinishReason.CANCELLED, stats, error)
+
+    def _late(self, ticket: Ticket) -> bool:
+        return self._timeout < math.inf and perf_counter() - ticket.asked > self._timeout
 
     def _end(self, lane: Lane, reason: FinishReason, error: TandemError | None) -> None:
         # Free first: a sink may submit its next request at once.

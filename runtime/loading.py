@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ class LoadOptions:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     max_queue: int = 64
+    request_timeout: float | None = None
     trust_native: bool = False
     trust_keys: tuple[Path, ...] = ()
     served_model_name: str | None = None
@@ -149,6 +151,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
         prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,
+        request_timeout=options.request_timeout or math.inf,
         relaxation=options.relaxation,
     )
 

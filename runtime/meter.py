@@ -26,6 +26,7 @@ MAX_SOURCES = 16
 REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
+    FinishReason.TIMEOUT: "timeout",
     FinishReason.CANCELLED: "abort",
     FinishReason.ERROR: "error",
 }

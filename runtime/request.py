@@ -75,10 +75,11 @@ class Request:
 
 
 class FinishReason(StrEnum):
-    """Why a lane ended; the earlier of STOP and LENGTH wins."""
+    """Why a lane ended; the earlier of STOP and LENGTH wins. TIMEOUT: the server's time for a request was over."""
 
     STOP = "stop"
     LENGTH = "length"
+    TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     ERROR = "error"
 

@@ -277,3 +277,22 @@ def test_close_cancels_what_is_left() -> None:
     engine.step()
     engine.close()
     assert executor.closed and all(sink.reason is FinishReason.CANCELLED for sink in sinks)
+
+
+def test_a_request_ends_when_its_time_is_over() -> None:
+    """What it has is given; who still waits for a lane is told to come back; others go on."""
+    engine = plain(ScriptedExecutor(), max_lanes=2, request_timeout=30.0)
+    late, sound, waiting = Recorder(), Recorder(), Recorder()
+    tickets = [engine.submit(Request((1, 2), 20), sink) for sink in (late, sound, waiting)]
+    for _ in range(4):
+        engine.step()
+    tickets[0].asked -= 31
+    tickets[2].asked -= 31
+    while engine.step():
+        pass
+    assert late.reason is FinishReason.TIMEOUT and 0 < len(late.ids) < 20
+    assert late.ids == sound.ids[: len(late.ids)]
+    assert (sound.reason, len(sound.ids)) == (FinishReason.LENGTH, 20)
+    assert (waiting.reason, waiting.ids) == (FinishReason.ERROR, [])
+    assert isinstance(waiting.error, CapacityError) and waiting.error.status == 429
+    assert engine.num_running == engine.num_waiting == 0
