@@ -76,7 +76,7 @@ def test_counts_are_what_the_engine_did() -> None:
     assert list(found["sources"].values()) == [{"drafted": 6, "accepted": 5}]
     assert found["accepted_at"] == [2, 2, 1]
     assert sum(found["rounds"].values()) == 3 and found["rounds"]["plain"] == 1
-    assert found["ended"] == {"stop": 0, "length": 1, "abort": 0, "error": 0}
+    assert found["ended"] == {"stop": 0, "length": 1, "timeout": 0, "abort": 0, "error": 0}
     assert sum(found["plain_rounds"].values()) == 1 and found["prompt_tokens"] == 1
 
 
