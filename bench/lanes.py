@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
 from answer import CommandError
 from figure import Figure, Line
-from machine import describe
+from over_http import parser, report
 from server import Server, serving
 from spread import Goal, Spread
 
-ROOT = Path(__file__).resolve().parent.parent
 SHORT = "Tell me a story."
 """About 30 tokens once SmolLM2's chat template stands around it."""
 AHEAD_S = 0.3
@@ -27,31 +27,16 @@ AHEAD_S = 0.3
 
 def main() -> int:
     """Returns the exit code."""
-    options = parse()
-    print(describe())
-    missed = False
-    try:
-        with serving(options.bundle, "--drafter", "none", *options.flag) as server:
-            for figure in (lanes(server, options), first_token(server, options)):
-                print(f"\n{figure.text()}", flush=True)
-                missed = missed or any(line.missed for line in figure.lines)
-    except CommandError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return int(missed)
+    made = parser(__doc__, tokens=128, goal=1.6, wanted="what N lanes must reach over 1")
+    made.add_argument("--lanes", type=int, default=4)
+    made.add_argument("--long", type=int, default=4096, help="tokens of the prompt that others wait beside")
+    return report(figures(made.parse_args()))
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--bundle", type=Path, default=ROOT / ".demo" / "smollm2-bf16")
-    add("--lanes", type=int, default=4)
-    add("--tokens", type=int, default=128, help="of each answer")
-    add("--long", type=int, default=4096, help="tokens of the prompt that others wait beside")
-    add("--repeats", type=int, default=5)
-    add("--goal", type=float, default=1.6, help="what N lanes must reach over 1")
-    add("--flag", action="append", default=[], help="a further flag of tandem-run")
-    return parser.parse_args()
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    with serving(options.bundle, "--drafter", "none", *options.flag) as server:
+        yield lanes(server, options)
+        yield first_token(server, options)
 
 
 def lanes(server: Server, options: argparse.Namespace) -> Figure:
@@ -59,7 +44,7 @@ def lanes(server: Server, options: argparse.Namespace) -> Figure:
     alone, together = list[float](), list[float]()
     for turn in range(options.repeats + 1):
         bodies = [answer_body(turn, i, options.tokens) for i in range(options.lanes)]
-        one, many = rate(server, bodies[:1]), rate(server, bodies)
+        one, many = joint_rate(server, bodies[:1]), joint_rate(server, bodies)
         if turn:  # the first warms up
             alone.append(one)
             together.append(many)
@@ -78,7 +63,7 @@ def answer_body(turn: int, lane: int, tokens: int) -> dict[str, object]:
     return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
 
 
-def rate(server: Server, bodies: list[dict[str, object]]) -> float:
+def joint_rate(server: Server, bodies: list[dict[str, object]]) -> float:
     """Tokens a second from the first request to the last token."""
     began = time.perf_counter()
     answers = [stream.wait() for stream in [server.stream("/v1/completions", body) for body in bodies]]

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
-from answer import CommandError
 from figure import Figure, Line
-from machine import describe
+from over_http import parser, rate, report
 from server import Server, serving
 from spread import Goal, Spread
 
-ROOT = Path(__file__).resolve().parent.parent
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
 MANNERS: dict[str, dict[str, float]] = {
     "greedy": {},
@@ -31,35 +29,21 @@ MANNERS: dict[str, dict[str, float]] = {
 }
 HELD = "temperature 0.7, top_p 0.95, penalties"
 """The manner that has a goal."""
+TEXT = {"prompt": "In the beginning", "ignore_eos": True}
 
 
 def main() -> int:
     """Returns the exit code."""
-    options = parse()
-    print(describe())
-    missed = False
-    try:
-        for drafter in ("none", "lookup"):
-            with serving(options.bundle, "--drafter", drafter, *options.flag) as server:
-                goal = Goal(options.goal, 0.97) if drafter == "none" else None
-                figure = measure(server, drafter, options, goal)
-            print(f"\n{figure.text()}", flush=True)
-            missed = missed or any(line.missed for line in figure.lines)
-    except CommandError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return int(missed)
+    wanted = f"what '{HELD}' must reach of greedy, without drafts"
+    return report(figures(parser(__doc__, tokens=256, goal=0.9, wanted=wanted).parse_args()))
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--bundle", type=Path, default=ROOT / ".demo" / "smollm2-bf16")
-    add("--tokens", type=int, default=256, help="of each answer")
-    add("--repeats", type=int, default=5, help="turns that count, after one to warm up")
-    add("--goal", type=float, default=0.9, help=f"what '{HELD}' must reach of greedy, without drafts")
-    add("--flag", action="append", default=[], help="a further flag of tandem-run")
-    return parser.parse_args()
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    for drafter in ("none", "lookup"):
+        with serving(options.bundle, "--drafter", drafter, *options.flag) as server:
+            goal = Goal(options.goal, 0.97) if drafter == "none" else None
+            figure = measure(server, drafter, options, goal)
+        yield figure
 
 
 def measure(server: Server, drafter: str, options: argparse.Namespace, goal: Goal | None) -> Figure:
@@ -67,7 +51,7 @@ def measure(server: Server, drafter: str, options: argparse.Namespace, goal: Goa
     runs: dict[str, list[float]] = {name: [] for name in MANNERS}
     for turn in range(options.repeats + 1):
         for name, fields in MANNERS.items():
-            found = rate(server, fields | {"seed": turn}, options.tokens)
+            found = rate(server, "/v1/completions", TEXT | fields | {"seed": turn}, options.tokens)
             if turn:
                 runs[name].append(found)
     spreads = {name: Spread.of(found) for name, found in runs.items()}
@@ -75,16 +59,6 @@ def measure(server: Server, drafter: str, options: argparse.Namespace, goal: Goa
     for name, spread in list(spreads.items())[1:]:
         lines.append(Line(f"{name}: over greedy", spread.over(spreads["greedy"]), "x", goal if name == HELD else None))
     return Figure(f"sampled-{drafter}", f"answers of {options.tokens} tokens, drafter {drafter}", lines)
-
-
-def rate(server: Server, fields: dict[str, float], tokens: int) -> float:
-    """Tokens a second from the request to the last token."""
-    body = {"prompt": "In the beginning", "max_tokens": tokens, "ignore_eos": True, **fields}
-    began = time.perf_counter()
-    answer = server.stream("/v1/completions", body).wait()
-    if answer.num_tokens != tokens:
-        raise CommandError(f"an answer has {answer.num_tokens} tokens, not {tokens}")
-    return tokens / (answer.end - began)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,17 @@ import pytest
 
 from sides.process import BENCH
 
-SCRIPTS = ["demo.py", "cpu.py", "start.py", "exact.py", "hybrid.py", "lanes.py", "sampled.py", "structured.py"]
+SCRIPTS = [
+    "demo.py",
+    "cpu.py",
+    "start.py",
+    "exact.py",
+    "hybrid.py",
+    "http_cost.py",
+    "lanes.py",
+    "sampled.py",
+    "structured.py",
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
