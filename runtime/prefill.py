@@ -49,14 +49,13 @@ class Prefill:
     def run(self, lanes: Sequence[Lane], *, alone: bool) -> None:
         """One pass over `lanes`, whose prompts are not all in. `alone`: no other request has a lane."""
         began = perf_counter()
-        spans = self._spans(lanes, ALONE if alone else IN_COMPANY)
-        outcome = self._executor.run(Kind.EXTEND, extend_rows(spans, self._pages.table, self._slots.table))
-        by_index = {lane.index: lane for lane in lanes}
-        served = [by_index[span.lane] for span in spans]
+        dealt = self._dealt(lanes, ALONE if alone else IN_COMPANY)
+        rows = extend_rows([span for _, span in dealt], self._pages.table, self._slots.table)
+        outcome = self._executor.run(Kind.EXTEND, rows)
         first: list[tuple[Lane, list[int]]] = []
         measured: list[tuple[Lane, list[TokenLogprob]]] = []
         output = 0
-        for lane, span in zip(served, spans, strict=True):
+        for lane, span in dealt:
             if lane.measures_prompt:
                 measured.append((lane, self._measured(lane, span, output)))
             output += span.outputs
@@ -67,7 +66,7 @@ class Prefill:
                 else:
                     lane.finish = FinishReason.LENGTH
         elapsed = (perf_counter() - began) * 1e3
-        for lane in served:
+        for lane, _ in dealt:
             lane.stats.prefill_ms += elapsed
         for lane, logprobs in measured:
             lane.deliver_prompt(logprobs)
@@ -76,16 +75,16 @@ class Prefill:
             lane.inform([], tokens)
             lane.deliver(tokens)
 
-    def _spans(self, lanes: Sequence[Lane], cost: float) -> list[Span]:
+    def _dealt(self, lanes: Sequence[Lane], cost: float) -> list[tuple[Lane, Span]]:
         """One span per lane, as far as the rows and outputs of a pass go."""
         total = self._rows(max(lane.kv_length + 1 for lane in lanes), cost)
-        shares, spans = quick_shares(self._needs(lanes), total), list[Span]()
+        shares, dealt = quick_shares(self._needs(lanes), total), list[tuple[Lane, Span]]()
         for lane, share in zip(lanes, shares, strict=True):
             tokens, end = lane.ids[lane.kv_length : lane.kv_length + share], lane.kv_length + share
             if share:
                 outputs = share if lane.measures_prompt else int(end == len(lane.ids) and lane.num_left > 0)
-                spans.append(Span(lane.index, lane.kv_length, tokens, outputs))
-        return spans
+                dealt.append((lane, Span(lane.index, lane.kv_length, tokens, outputs)))
+        return dealt
 
     def _needs(self, lanes: Sequence[Lane]) -> list[int]:
         """Rows that each lane has a use for, and that there are outputs for: a prompt that is measured wants all of its
