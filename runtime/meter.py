@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import cast
 
 from tandem.errors import TandemError
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import DRAFTER_KINDS, MAX_TREE_ROWS, Kind
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.metrics import Counter, Family, Histogram, LabelledCounter
 from tandem.runtime.request import FinishReason, LaneStats, MeasuringSink, Request, Sink
@@ -50,6 +50,19 @@ class Plain(StrEnum):
 
     MEASURED = "measured"
     """Drafted rounds have cost more wall time a token than plain ones, and the gain promised is no larger."""
+
+
+class Lost(StrEnum):
+    """Why a request goes without the model drafter."""
+
+    TURN = "turn"
+    """What it saves of the answer would not pay for reading the prompt."""
+
+    BEHIND = "behind"
+    """The ring of taps was full of rows it had not read, and reading them would not have paid."""
+
+    FAILED = "failed"
+    """A pass of it failed, or gave what is no guess."""
 
 
 class Meter:
@@ -110,6 +123,11 @@ class Meter:
         )
         self.drafted_by = by_source("draft", "Drafted tokens verified, by drafter.")
         self.accepted_by = by_source("accepted", "Drafted tokens accepted, by drafter.")
+        kinds, lost = DRAFTER_KINDS, "Requests that went without the model drafter, by why."
+        self.lost = LabelledCounter("spec_decode_num_lost_drafters_total", lost, "reason", Lost)
+        self.draft_passes = LabelledCounter("spec_decode_passes_total", "Passes of the model drafter.", "kind", kinds)
+        self.draft_rows = LabelledCounter("spec_decode_rows_total", "Rows of these passes.", "kind", kinds)
+        self.draft_seconds = LabelledCounter("spec_decode_seconds_total", "Time of these passes.", "kind", kinds)
         self.rounds = LabelledCounter("rounds_total", "Rounds of decoding lanes, by kind.", "kind", ROUNDS.values())
         self.plain_rounds = LabelledCounter("plain_rounds_total", "Plain rounds, by why they were.", "reason", Plain)
 

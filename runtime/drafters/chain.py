@@ -1,0 +1,76 @@
+"""Chains of guesses, all lanes' side by side: a pass for each depth, as long as another one pays.
+
+Knows nothing of which lanes draft, of the ring's other rows or of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tandem.keys import Kind
+from tandem.runtime.drafters.mtp import MtpDrafter
+from tandem.runtime.drafters.passes import DraftPasses, Prices
+from tandem.runtime.drafters.taps import TapRing
+
+CHAIN = 4
+"""The deepest chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A drafter and how deep its chain may be, at least 1."""
+
+    drafter: MtpDrafter
+    depth: int
+
+
+class Chains:
+    """`lose` hears of drafters whose layer gave what is no guess."""
+
+    def __init__(self, passes: DraftPasses, ring: TapRing, prices: Prices, lose: Callable[[MtpDrafter], None]) -> None:
+        self._passes, self._ring, self._prices, self._lose = passes, ring, prices, lose
+
+    def draft(self, seats: Sequence[Seat], num_lanes: int) -> None:
+        """Guesses for each of `seats`, of a round of `num_lanes`. All that is pending fits in a pass."""
+        own, context = self._ring.own, max(len(seat.drafter.ids) for seat in seats)
+        stake = Stake(self._prices, context, num_lanes)
+        spans = [seat.drafter.backlog(len(seat.drafter.pending), own(seat.drafter.lane, 0)) for seat in seats]
+        for turn in range(1, max(seat.depth for seat in seats) + 1):
+            guessed = self._passes.draft(spans)
+            stake.paid(len(spans))
+            going, hope = list[Seat](), 0.0
+            for seat, options in zip(seats, guessed, strict=True):
+                if turn == 1:
+                    self._ring.give(seat.drafter.read(len(seat.drafter.pending)))
+                if not options:
+                    self._lose(seat.drafter)
+                    continue
+                stake.gained += (reach := seat.drafter.guess(options))
+                if turn < seat.depth:
+                    going.append(seat)
+                    hope += reach * options[0][1]  # as sure as the last one
+            if not going or not stake.raised_by(hope, len(going)):
+                return
+            seats = going
+            spans = [seat.drafter.ahead(own(seat.drafter.lane, turn - 1), own(seat.drafter.lane, turn)) for seat in seats]
+
+
+class Stake:
+    """What a round is worth so far: `gained` is how many drafted tokens are expected to be right."""
+
+    def __init__(self, prices: Prices, context: int, num_lanes: int) -> None:
+        self._prices, self._context, self._num_lanes = prices, context, num_lanes
+        self._rows, self._ms, self.gained = num_lanes, 0.0, 0.0
+
+    def paid(self, rows: int) -> None:
+        """A draft pass that guessed behind `rows` rows; what it read besides would have been read some time."""
+        self._ms += self._prices.ms(self._context, Kind.DRAFT, rows)
+        self._rows += rows
+
+    def raised_by(self, hope: float, rows: int) -> bool:
+        """Whether another pass for `rows` guesses, `hope` of them right, gives more tokens a millisecond."""
+        price, context, lanes = self._prices.ms, self._context, self._num_lanes
+        verify, wider = (price(context, Kind.VERIFY_CHAIN, n) for n in (self._rows, self._rows + rows))
+        best = max(lanes / price(context, Kind.EXTEND, lanes), (lanes + self.gained) / (verify + self._ms))
+        return hope > best * (price(context, Kind.DRAFT, rows) + wider - verify)

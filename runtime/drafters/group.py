@@ -1,0 +1,170 @@
+"""The model drafter of all lanes of an engine: who drafts with it, which taps are kept, when it reads them.
+
+Taps it has not read stay in their ring, so that rounds which draft nothing cost nothing: they are read with the next
+draft, or when the ring is short. Knows nothing of what the model is, of texts or of the other drafters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.keys import Kind
+from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.drafters.chain import CHAIN, Chains, Seat
+from tandem.runtime.drafters.joint import JointDrafter
+from tandem.runtime.drafters.mtp import MtpDrafter
+from tandem.runtime.drafters.passes import DraftPasses, Prices
+from tandem.runtime.drafters.prob_deciles import ProbDeciles
+from tandem.runtime.drafters.taps import TapRing
+from tandem.runtime.executor.base import Executor, Outcome, Rows
+from tandem.runtime.meter import Lost, Meter
+from tandem.runtime.pages import PageTable
+
+log = logging.getLogger("tandem.runtime")
+
+LEAST_TOKENS = 3
+"""The first token of an answer comes out of the prefill, and the last one is never drafted: fewer draft nothing."""
+
+
+class Rule(Protocol):
+    """When the model is worth its time."""
+
+    def wants_model(self, lanes: Sequence[int]) -> bool:
+        """Whether the round at hand of these lanes is to be drafted by the model."""
+        ...
+
+    def turn_pays(self, backlog: int, context: int, tokens: int) -> bool:
+        """Whether reading `backlog` rows at `context` pays in an answer that may have `tokens` more."""
+        ...
+
+
+class Seated(Protocol):
+    """What is asked of a lane that decodes."""
+
+    index: int
+    drafter: Drafter | None
+
+    @property
+    def num_left(self) -> int: ...
+
+
+class DraftGroup:
+    """Drafts over the executor of an engine, which has a drafter, whose lanes' pages stand in `pages`.
+
+    An exception or a guess that is none costs its lanes the model for the request, and nothing else.
+    """
+
+    def __init__(self, executor: Executor, pages: PageTable, *, rule: Rule, prices: Prices, meter: Meter) -> None:
+        facts = executor.geometry.drafter
+        assert facts is not None, "there is one only over a bundle with a drafter"
+        self._executor, self._rule, self._meter = executor, rule, meter
+        self._ring = TapRing(facts.tap_rows, executor.geometry.max_lanes)
+        self._passes = DraftPasses(executor, pages, prices, meter)
+        self._chains = Chains(self._passes, self._ring, prices, self._unsound)
+        self._deciles = ProbDeciles()
+        self._members: dict[int, Member] = {}
+
+    @property
+    def num_free_taps(self) -> int:
+        return self._ring.num_free
+
+    def open(self, lane: int, num_prompt: int, max_length: int, beside: Callable[[], Drafter] | None) -> Drafter | None:
+        """What drafts in `lane`, whose text may have `max_length` ids: the model, what `beside` makes, or both."""
+        other, tokens = beside() if beside else None, max_length - num_prompt
+        if tokens < LEAST_TOKENS:
+            return other
+        if not self._rule.turn_pays(num_prompt, num_prompt, tokens):
+            self._meter.lost.add(Lost.TURN)
+            return other
+        drafter = MtpDrafter(lane, self._deciles, self._ring.claim)
+        self._members[lane] = Member(drafter, max_length)
+        return JointDrafter(drafter, other) if other else drafter
+
+    def close(self, lane: int) -> None:
+        """The lane has ended; one that does not draft with the model is nothing to close."""
+        if member := self._members.pop(lane, None):
+            self._ring.give(member.drafter.lose())
+
+    def run(self, kind: Kind, rows: Rows) -> Outcome:
+        """A pass of the target, whose rows leave their taps where their lanes draft with the model."""
+        self._ring.sweep()
+        if self._members:
+            try:
+                self._make_room(rows.lane)
+            except Exception:
+                self._fail(list(self._members))
+            rows.tap_out = self._ring.place([lane in self._members for lane in rows.lane])
+        return self._executor.run(kind, rows)
+
+    def draft(self, lanes: Sequence[Seated], most: int) -> None:
+        """Guesses for the round at hand of `lanes`, in which `most` nodes are to be drafted."""
+        depth, seats = min(CHAIN, most // len(lanes)), list[Seat]()
+        for lane in lanes:
+            if member := self._members.get(lane.index):
+                if lane.drafter is None:  # it failed, and hears of nothing any more
+                    self._fail([lane.index])
+                elif (steps := min(depth, lane.num_left - 1)) > 0:
+                    seats.append(Seat(member.drafter, steps))
+        if not seats or not self._rule.wants_model([lane.index for lane in lanes]):
+            return
+        try:
+            self._catch_up([seat.drafter for seat in seats], self._passes.max_rows)
+            self._chains.draft(seats, len(lanes))
+        except Exception:
+            self._fail([seat.drafter.lane for seat in seats])
+
+    def _make_room(self, lanes: Sequence[int]) -> None:
+        """Reads what is pending, most of it first, until there is room for a tap of each of these rows of members.
+
+        Who is so far behind that reading does not pay, or in whose way there is nothing but the pass itself, goes on
+        without the model.
+        """
+        while sum(lane in self._members for lane in lanes) > self._ring.num_free:
+            behind = max(self._members.values(), key=lambda member: len(member.drafter.pending))
+            drafter, backlog = behind.drafter, len(behind.drafter.pending) - 1
+            if backlog < 1:
+                drafter = self._members[max(self._members, key=lanes.count)].drafter
+            if backlog < 1 or not self._rule.turn_pays(backlog, len(drafter.ids), behind.num_left):
+                self._lose(drafter.lane, Lost.BEHIND)
+            else:
+                self._catch_up([drafter], 1)
+
+    def _catch_up(self, drafters: Sequence[MtpDrafter], most: int) -> None:
+        """Reads the oldest of what is pending of `drafters`, until `most` rows are: of each the last one is left."""
+        while (over := sum(len(drafter.pending) for drafter in drafters) - most) > 0:
+            room, spans = min(over, self._passes.max_rows), list[tuple[MtpDrafter, int]]()
+            for drafter in drafters:
+                if count := min(len(drafter.pending) - 1, room):
+                    spans.append((drafter, count))
+                    room -= count
+            self._passes.sync([drafter.backlog(count) for drafter, count in spans])
+            for drafter, count in spans:
+                self._ring.give(drafter.read(count))
+
+    def _unsound(self, drafter: MtpDrafter) -> None:
+        log.warning("the model drafter gave what is no guess; its lane goes on without")
+        self._lose(drafter.lane, Lost.FAILED)
+
+    def _fail(self, lanes: Sequence[int]) -> None:
+        log.exception("the model drafter failed; its lanes go on without")
+        for lane in lanes:
+            self._lose(lane, Lost.FAILED)
+
+    def _lose(self, lane: int, why: Lost) -> None:
+        self._meter.lost.add(why)
+        self.close(lane)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A lane's drafter; its text has at most `max_length` ids."""
+
+    drafter: MtpDrafter
+    max_length: int
+
+    @property
+    def num_left(self) -> int:
+        return self.max_length - len(self.drafter.ids)
