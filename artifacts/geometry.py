@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from tandem.artifacts.io import Geometry
+from tandem.artifacts.io import DraftGeometry, Geometry
 from tandem.artifacts.record import Bytes, Capacity, Count, Record
 
+PageBytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Planes = tuple[tuple[Capacity, Capacity], ...]
 
-class GeometryRecord(Record, frozen=True):
-    """Capacities; what they mean stands at `Geometry`."""
+
+class DraftGeometryRecord(Record, frozen=True):
+    """What a drafter takes; what it means stands at `DraftGeometry`."""
+
+    tap_rows: Capacity
+    tap_width: Capacity
+    page_bytes: PageBytes
+    kv_planes: Planes
+    top: Capacity
+
+
+class GeometryRecord(Record, frozen=True, omit_defaults=True):
+    """Capacities; what they mean stands at `Geometry`. What is not there is not spelt."""
 
     context_length: Capacity
     vocab_size: Capacity
@@ -20,15 +34,17 @@ class GeometryRecord(Record, frozen=True):
     max_outputs: Capacity
     max_lanes: Capacity
     page_tokens: Capacity
-    page_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)]
-    kv_planes: tuple[tuple[Capacity, Capacity], ...]
+    page_bytes: PageBytes
+    kv_planes: Planes
     recurrent_layers: Count
     state_bytes: Bytes
     factor_bytes: Bytes
+    drafter: DraftGeometryRecord | None = None
 
     @classmethod
     def of(cls, geometry: Geometry) -> GeometryRecord:
-        return cls(**{name: getattr(geometry, name) for name in cls.__struct_fields__})
+        return msgspec.convert(asdict(geometry), cls)
 
     def geometry(self) -> Geometry:
-        return Geometry(**msgspec.structs.asdict(self))
+        drafter = self.drafter and DraftGeometry(**msgspec.structs.asdict(self.drafter))
+        return Geometry(**msgspec.structs.asdict(self) | {"drafter": drafter})

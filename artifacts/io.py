@@ -11,11 +11,32 @@ from math import prod
 
 import numpy as np
 
-from tandem.keys import MAX_TREE_ROWS
+from tandem.keys import DRAFTER_KINDS, MAX_TREE_ROWS, TARGET_KINDS, Kind
 
 ALIGNMENT = 64
 NUM_COUNTS = 16
 """Places of `counts`; 0 is rows, 1 outputs, 2 moves, the rest are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftGeometry:
+    """What a drafter that is a model takes of memory, and gives back.
+
+    `taps` is a ring of `tap_rows` rows of `tap_width` fp32: what it reads of the target's rows, and of its own. Its K
+    and V lie in `draft_kv`, drawn as the target's, in pages of the same numbers and tokens. Of every output row it
+    gives the `top` likeliest tokens.
+    """
+
+    tap_rows: int
+    tap_width: int
+    page_bytes: int
+    kv_planes: tuple[tuple[int, int], ...]
+    top: int
+
+    @property
+    def tap_bytes(self) -> int:
+        """Bytes of the ring."""
+        return 4 * self.tap_rows * self.tap_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +45,8 @@ class Geometry:
 
     `kv_planes` draws one layer's share of a page: arrays [groups, page_tokens, bytes], as (groups, bytes) each. Layers
     of recurrence have no share of it: `state_bytes` is what all of them keep of one lane, `factor_bytes` what a verify
-    of MAX_TREE_ROWS rows leaves there for its commit; a model without such layers has 0 of each.
+    of MAX_TREE_ROWS rows leaves there for its commit; a model without such layers has 0 of each. `drafter` is
+    there in a bundle that has one.
     """
 
     context_length: int
@@ -38,6 +60,12 @@ class Geometry:
     recurrent_layers: int = 0
     state_bytes: int = 0
     factor_bytes: int = 0
+    drafter: DraftGeometry | None = None
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What a bundle has programs of."""
+        return (*TARGET_KINDS, *DRAFTER_KINDS) if self.drafter else TARGET_KINDS
 
     @property
     def blocks_per_lane(self) -> int:
@@ -64,6 +92,16 @@ class Geometry:
         layers, kept = self.recurrent_layers, (self.state_bytes, self.factor_bytes)
         if any(bool(nbytes) is not bool(layers) or (layers and nbytes % (4 * layers)) for nbytes in kept):
             return f"{layers} recurrent layers do not share {kept[0]} bytes of state and {kept[1]} of factors"
+        return self._drafter_fault(self.drafter) if self.drafter else None
+
+    def _drafter_fault(self, drafter: DraftGeometry) -> str | None:
+        layer_bytes = self.page_tokens * sum(groups * nbytes for groups, nbytes in drafter.kv_planes)
+        if not layer_bytes or drafter.page_bytes % layer_bytes:
+            return f"page_bytes {drafter.page_bytes} of drafts is no multiple of the {layer_bytes} that kv_planes draw"
+        if drafter.tap_rows < self.max_rows:
+            return f"tap_rows {drafter.tap_rows} is below max_rows {self.max_rows}"
+        if drafter.top > self.vocab_size:
+            return f"top {drafter.top} is above vocab_size {self.vocab_size}"
         return None
 
 
@@ -92,6 +130,9 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "prefix", "int32", (g.max_rows,)  # positions below it sit in the slot of their own number
     if g.recurrent_layers:
         yield "parent", "int32", (g.max_rows,)  # row of this pass that a row follows, -1 for what a lane holds
+    if g.drafter:
+        yield "tap", "int32", (g.max_rows,)  # row of the ring `taps` that a drafter's row reads
+        yield "tap_out", "int32", (g.max_rows,)  # row of it that a row leaves its own in, -1 for none
     # ancestor[r, i] is the logical slot of position prefix[r] + i, up to and including the row itself.
     yield "ancestor", "int32", (g.verify_rows, MAX_TREE_ROWS)
     yield "output_row", "int32", (g.max_outputs,)  # rows whose logits are wanted, in order
@@ -107,6 +148,10 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "argmax", "int32", (g.max_outputs,)
     yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
     yield "logits", "float32", (g.max_outputs, g.vocab_size)
+    if g.drafter:  # a draft's, the likeliest first; the last is the log of the sum of all exponentials
+        yield "draft_token", "int32", (g.max_outputs, g.drafter.top)
+        yield "draft_logit", "float32", (g.max_outputs, g.drafter.top)
+        yield "draft_lse", "float32", (g.max_outputs,)
 
 
 class IoLayout:

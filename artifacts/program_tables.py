@@ -11,7 +11,7 @@ import numpy as np
 
 MAX_ALIGNMENT = 64
 """Where every runtime places regions: at multiples of this."""
-REGIONS = ("weights", "kv", "state", "factors", "io", "scratch")
+REGIONS = ("weights", "kv", "state", "factors", "taps", "draft_kv", "io", "scratch")
 CONSTANT = -1
 """The `region` of a parameter whose value is the argument itself."""
 FULL, PROGRAMMATIC = 0, 1
@@ -48,7 +48,7 @@ class Kernel:
 class Region:
     """A span of memory, one of REGIONS, of at least `nbytes`.
 
-    For `kv` that is one page, for `state` one lane's slot: the runtime chooses how many.
+    For `kv` and `draft_kv` that is one page, for `state` one lane's slot: the runtime chooses how many.
     """
 
     name: str

@@ -22,7 +22,6 @@ from tandem.compile.store import weight_bytes
 from tandem.compile.target import Target
 from tandem.compile.tools import environment, tool_versions
 from tandem.errors import CheckpointError, CompileError, UsageError
-from tandem.keys import Kind
 
 MIN_CONTEXT, MAX_PLANNED_CONTEXT = 64, 131_072
 """The shortest context a bundle is made for, and the longest unless asked for more."""
@@ -37,7 +36,6 @@ class Plan:
     profile: Profile
     target: Target
     geometry: Geometry
-    entries: tuple[Kind, ...]
     weight_bytes: int
     resolved: Resolved
 
@@ -55,7 +53,7 @@ class Plan:
             "device": self.device,
             "context_length": g.context_length,
             "lanes": g.max_lanes,
-            "entries": [kind.value for kind in self.entries],
+            "entries": [kind.value for kind in g.kinds],
             "programs": self.target.num_programs(g),
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": g.page_bytes // g.page_tokens,
@@ -85,14 +83,14 @@ def make_plan(
         profile={field.name: _plain(getattr(chosen, field.name)) for field in fields(chosen)},
         device=target.device,
         geometry=GeometryRecord.of(geometry),
-        entries=tuple(Kind),
+        entries=geometry.kinds,
         flags=target.flags,
         program_version=VERSION,
         sources=source_digests(target.foreign),
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    return Plan(name, spec, chosen, target, geometry, tuple(Kind), weight_bytes(spec, chosen, target.layout), resolved)
+    return Plan(name, spec, chosen, target, geometry, weight_bytes(spec, chosen, target.layout), resolved)
 
 
 def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:

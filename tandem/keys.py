@@ -21,6 +21,13 @@ class Kind(StrEnum):
     VERIFY_CHAIN = "verify-chain"
     VERIFY_TREE = "verify-tree"
     COMMIT = "commit"
+    DRAFT = "draft"
+    SYNC = "sync"
+
+
+TARGET_KINDS = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
+DRAFTER_KINDS = (Kind.DRAFT, Kind.SYNC)
+"""What only bundles with a drafter that is a model have: a pass that guesses, one that only brings it up to date."""
 
 
 @dataclass(frozen=True, slots=True)

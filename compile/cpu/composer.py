@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.artifacts.io import Geometry, IoLayout
+from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.compile.assembly import Assembly
 from tandem.compile.compose import PAGE_TOKENS, Composer, recurrent_facts
@@ -30,7 +30,15 @@ def page_planes(spec: LlamaSpec, profile: Profile) -> tuple[tuple[int, int], tup
     return (spec.num_key_value_heads * spec.head_dim, size), (spec.num_key_value_heads, padded * size)
 
 
-def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, max_rows: int, max_lanes: int) -> Geometry:
+def geometry(
+    spec: LlamaSpec,
+    profile: Profile,
+    context_length: int,
+    *,
+    max_rows: int,
+    max_lanes: int,
+    drafter: DraftGeometry | None = None,
+) -> Geometry:
     """Capacities of a bundle for up to `context_length` tokens."""
     planes = page_planes(spec, profile)
     layer_bytes = PAGE_TOKENS * sum(groups * size for groups, size in planes)
@@ -43,6 +51,7 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, max_rows
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * layer_bytes,
         kv_planes=planes,
+        drafter=drafter,
         **recurrent_facts(spec),
     )
 

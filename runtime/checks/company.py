@@ -16,7 +16,7 @@ from tandem.runtime.checks.watch import Watch
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
-from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Moves, Outcome, Rows
 from tandem.runtime.request import Ticket
 from tandem.runtime.router.cut import Router
 from tandem.tree import DraftTree
@@ -51,6 +51,11 @@ class Company(Watch):
     def commit(self, moves: Moves) -> float:
         super().commit(moves)
         return self._price(Kind.COMMIT, max(moves.target) + 1, len(moves.lane))
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        outcome = super().draft(kind, rows)
+        outcome.ms = self._price(kind, max(rows.position) + 1, len(rows.token))
+        return outcome
 
     def _price(self, kind: Kind, context: int, rows: int) -> float:
         ms = self._prices.ms(context, kind, rows)

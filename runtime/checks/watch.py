@@ -14,7 +14,7 @@ import numpy as np
 from tandem.errors import TandemError
 from tandem.keys import Kind
 from tandem.runtime.checks.lab import digest
-from tandem.runtime.executor.base import Executor, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Moves, Outcome, Rows
 from tandem.runtime.executor.snapshot import Snapshot
 from tandem.runtime.request import FinishReason, LaneStats
 
@@ -40,6 +40,11 @@ class Watch:
 
     def commit(self, moves: Moves) -> float:
         return self._executor.commit(moves)
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        outcome = self._executor.draft(kind, rows)
+        self.passes[kind, len(rows.token)] += 1
+        return outcome
 
     def logits(self, output: int) -> np.ndarray:
         return self._executor.logits(output)

@@ -38,6 +38,27 @@ class Rows:
     ancestor: Sequence[Sequence[int]] | None = None  # [R][1..32]
     parent: Sequence[int] = ()  # [R], -1 for what follows the lane's state
     state_slot: Sequence[int] = ()  # [L]
+    tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves what a drafter reads in, -1 or () for none
+
+
+@dataclass(slots=True)
+class DraftRows:
+    """The rows of one pass of a drafter. Rows of one lane stand together and rise; slot and prefix as in `Rows`.
+
+    An MTP layer's row at position p is given the token at p + 1 and the tap of position p, and guesses p + 2: the
+    target's tap, or behind the text the one that the drafter's own row before left (`tap_out`). A sync, that only
+    writes K and V, takes no `tap_out` and no `output_row`.
+    """
+
+    token: Sequence[int]  # [R]
+    position: Sequence[int]  # [R]
+    lane: Sequence[int]  # [R], index into block_table
+    slot: Sequence[int]  # [R], logical slot of the drafter's KV written
+    prefix: Sequence[int]  # [R]
+    tap: Sequence[int]  # [R], the row of `taps` that each reads
+    block_table: np.ndarray  # [L, B] int32, the very pages of the target
+    output_row: Sequence[int] = ()  # [O], ascending
+    tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves its own in, -1 or () for none
 
 
 @dataclass(slots=True)
@@ -62,6 +83,17 @@ class Outcome:
 
     argmax: list[int]  # [O]
     gap: list[float]  # [O], fp32
+    ms: float
+
+
+@dataclass(slots=True)
+class DraftOutcome:
+    """A drafter's guesses: per output row the `Geometry.drafter.top` likeliest tokens, falling, the lower id first
+    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none."""
+
+    token: np.ndarray  # [O, top] int32
+    logit: np.ndarray  # [O, top] float32
+    lse: np.ndarray  # [O] float32
     ms: float
 
 
@@ -90,6 +122,13 @@ class Executor(Protocol):
 
     def commit(self, moves: Moves) -> float:
         """Move accepted KV into place, and recurrent states on by an accepted path; returns milliseconds."""
+        ...
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        """One pass of the drafter, of kind draft or sync; UsageError where the bundle has none.
+
+        It changes nothing that the target reads, but logits of the pass before are gone.
+        """
         ...
 
     def logits(self, output: int) -> np.ndarray:

@@ -14,10 +14,10 @@ import numpy as np
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.device import this_machine
-from tandem.errors import BundleMismatch
-from tandem.keys import Kind
+from tandem.errors import BundleMismatch, UsageError
+from tandem.keys import DRAFTER_KINDS, Kind
 from tandem.runtime.executor import bounds, roles
-from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.inbox import Inbox
 from tandem.runtime.executor.library import LAUNCH, Library
 from tandem.runtime.executor.regions import check_regions, kv_bytes, scratch_bytes
@@ -87,11 +87,12 @@ class CpuExecutor:
         layout = IoLayout(g)
         scratch = scratch_bytes(list(image.programs.values()))
         state_bytes = self.num_slots * g.state_bytes
-        _check_memory(scratch + layout.nbytes + num_pages * g.page_bytes + state_bytes + g.factor_bytes)
+        drafting = (num_pages * g.drafter.page_bytes, g.drafter.tap_bytes) if g.drafter else (0, 0)
+        _check_memory(scratch + layout.nbytes + num_pages * g.page_bytes + state_bytes + g.factor_bytes + sum(drafting))
         for kind, program in image.programs.items():
             check_regions(program, layout, image.weights.nbytes)
             signatures = [image.library.signature(k.symbol) for k in program.kernels]
-            bounds.check(program, signatures, g, extends=kind is Kind.EXTEND)
+            bounds.check(program, signatures, g, extends=kind in (Kind.EXTEND, *DRAFTER_KINDS))
             # Attention of every kind is handed ancestors here.
             roles.check(kind, program, layout, f"{kind} entry", but=(roles.ANCESTOR,))
         self._library, self._bundle = image.library, image.bundle
@@ -100,6 +101,8 @@ class CpuExecutor:
             "kv": aligned(num_pages * g.page_bytes, poison=poison),
             "state": aligned(state_bytes, poison=poison),
             "factors": aligned(g.factor_bytes, poison=poison),
+            "draft_kv": aligned(drafting[0], poison=poison),
+            "taps": aligned(drafting[1], poison=poison),
             "io": aligned(layout.nbytes),
             "scratch": aligned(max(scratch, ALIGNMENT), poison=poison),
         }
@@ -120,6 +123,14 @@ class CpuExecutor:
         self._inbox.set_moves(moves)
         self._inbox.set_table(moves.block_table)
         return self._walk(Kind.COMMIT)
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if kind not in self._bound or kind not in DRAFTER_KINDS:
+            raise UsageError(f"this bundle has no {kind}: it holds no drafter that is a model; draft with lookup")
+        self._inbox.set_draft(rows)
+        self._inbox.set_table(rows.block_table)
+        ms = self._walk(kind)
+        return self._inbox.guesses(len(rows.output_row), ms)
 
     def logits(self, output: int) -> np.ndarray:
         return self._io["logits"][output]

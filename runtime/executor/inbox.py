@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tandem.keys import MAX_TREE_ROWS
-from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
 
 
 class Inbox:
@@ -23,23 +23,37 @@ class Inbox:
         views = {name: memoryview(field.reshape(-1).data) for name, field in fields.items() if name != "logits"}
         self._parent, self._move_row, self._state_slot = map(views.get, ("parent", "move_row", "state_slot"))
         self._counts, self._output_row, self._ancestor = views["counts"], views["output_row"], views["ancestor"]
+        self._tap, self._tap_out = map(views.get, ("tap", "tap_out"))
         self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
         self._argmax, self._gap = views["argmax"], views["gap"]
+        self._guesses = [fields[name] for name in ("draft_token", "draft_logit", "draft_lse") if name in fields]
         self._block_table = fields["block_table"]
         self._table: np.ndarray | None = None
 
     def set_rows(self, rows: Rows) -> None:
         """ValueError where they are more than a pass takes."""
+        self._set_common(rows)
+        for row, line in enumerate(rows.ancestor or ()):
+            _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
+        self._set_recurrent(self._parent, rows.parent, rows.state_slot, len(rows.token))
+
+    def set_draft(self, rows: DraftRows) -> None:
+        """The same of a drafter's pass. ValueError also where there is none."""
+        if self._tap is None or len(rows.tap) != len(rows.token):
+            raise ValueError(f"{len(rows.token)} rows of a drafter with {len(rows.tap)} taps")
+        self._set_common(rows)
+        _put(self._tap, rows.tap)
+
+    def _set_common(self, rows: Rows | DraftRows) -> None:
         self._set_counts(len(rows.token), len(rows.output_row), 0)
         for view, values in zip(
             self._row_views, (rows.token, rows.position, rows.lane, rows.slot, rows.prefix), strict=True
         ):
             _put(view, values)
         _put(self._output_row, rows.output_row)
-        for row, line in enumerate(rows.ancestor or ()):
-            _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
-        self._set_recurrent(self._parent, rows.parent, rows.state_slot, len(rows.token))
+        if self._tap_out is not None:
+            _put(self._tap_out, rows.tap_out or [-1] * len(rows.token))
 
     def set_moves(self, moves: Moves) -> None:
         self._set_counts(0, 0, len(moves.lane))
@@ -70,6 +84,11 @@ class Inbox:
     def outcome(self, num_outputs: int, ms: float) -> Outcome:
         """What a pass that took `ms` gave back."""
         return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms)
+
+    def guesses(self, num_outputs: int, ms: float) -> DraftOutcome:
+        """What a drafter's pass that took `ms` gave back."""
+        token, logit, lse = (field[:num_outputs].copy() for field in self._guesses)
+        return DraftOutcome(token, logit, lse, ms)
 
     def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
         counts = self._counts

@@ -15,10 +15,10 @@ import numpy as np
 from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import Program
 from tandem.driver import Driver
-from tandem.errors import DeviceError
+from tandem.errors import DeviceError, UsageError
 from tandem.keys import Kind
 from tandem.runtime.executor import roles
-from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import graphs, owned
 from tandem.runtime.executor.cuda.image import Image, Loaded, check_room, region_bytes
 from tandem.runtime.executor.cuda.modules import Modules
@@ -118,6 +118,9 @@ class CudaExecutor:
     def commit(self, moves: Moves) -> float:
         self._enter()
         return self._passes.commit(self._shelf.graph(Kind.COMMIT, len(moves.lane), 0), moves)
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        raise UsageError(f"no bundle for a GPU has a drafter yet, so there is no {kind} to run; draft with lookup")
 
     def logits(self, output: int) -> np.ndarray:
         self._enter()
