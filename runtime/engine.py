@@ -9,6 +9,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from time import perf_counter
 
@@ -17,6 +18,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
 from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.drafters.group import DraftGroup, EveryRound
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import MAX_ALTERNATIVES
@@ -39,8 +41,9 @@ class Engine:
     A request that is not answered `request_timeout` seconds after it came ends with what it has.
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
-    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` defaults to the cut over `prices`.
-    `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy texts.
+    from any. `drafters` makes a drafter per lane, with `models` the bundle's own model drafts too; neither decodes
+    plainly. `router` defaults to the cut over `prices`. `prefill_chunk` bounds the rows that one prompt takes of a
+    pass. A `relaxation` changes greedy texts.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Engine:
         *,
         drafters: Callable[[], Drafter] | None,
         prices: PriceModel,
+        models: bool = False,
         router: Router | None = None,
         max_lanes: int | None = None,
         max_queue: int = 64,
@@ -73,7 +77,11 @@ class Engine:
         self._drafters = drafters
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
-        self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, chunk=prefill_chunk)
+        self._models: DraftGroup | None = None
+        if models:
+            self._models = DraftGroup(executor, self._pages, rule=EveryRound(), prices=prices, meter=self.meter)
+        run = self._models.run if self._models else executor.run
+        self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, run=run, chunk=prefill_chunk)
         self._rounds = Rounds(
             executor,
             self._pages,
@@ -81,6 +89,7 @@ class Engine:
             router=self.router,
             prices=prices,
             meter=self.meter,
+            models=self._models,
             relaxation=relaxation,
         )
         self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
@@ -218,9 +227,15 @@ class Engine:
             self.meter.queued.observe(perf_counter() - ticket.asked)
             self._slots.take(index)
             self.router.open(index)
-            lane = Lane(index, ticket, max_length, self._drafters)
+            lane = Lane(index, ticket, max_length, self._maker(index, len(request.prompt), max_length))
             self._lanes.append(lane)
             self._prompts.append(lane)
+
+    def _maker(self, index: int, num_prompt: int, max_length: int) -> Callable[[], Drafter | None] | None:
+        """What makes the drafter of a lane."""
+        if self._models is None:
+            return self._drafters
+        return partial(self._models.open, index, num_prompt, max_length, self._drafters)
 
     def _reap(self) -> None:
         """End lanes that are finished, cancelled or out of time, and waiting requests that are one of the latter."""
@@ -252,6 +267,8 @@ class Engine:
         self._pages.release(lane.index)
         self._slots.release(lane.index)
         self.router.close(lane.index)
+        if self._models:
+            self._models.close(lane.index)
         self._idle_lanes.append(lane.index)
         _notify(lane.ticket, reason, lane.stats, error)
 

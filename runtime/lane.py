@@ -31,7 +31,9 @@ class Lane:
     and `error` where a guide could not go on.
     """
 
-    def __init__(self, index: int, ticket: Ticket, max_length: int, drafter: Callable[[], Drafter] | None) -> None:
+    def __init__(
+        self, index: int, ticket: Ticket, max_length: int, drafter: Callable[[], Drafter | None] | None
+    ) -> None:
         request = ticket.request
         self.index, self.ticket, self.max_length = index, ticket, max_length
         self.ids = list(request.prompt)
@@ -74,10 +76,10 @@ class Lane:
         except Exception as error:
             self._refuse(error, 0)
 
-    def _begin(self, make: Callable[[], Drafter]) -> None:
+    def _begin(self, make: Callable[[], Drafter | None]) -> None:
         try:
-            drafter = make()
-            drafter.begin(self.ticket.request.prompt)
+            if drafter := make():
+                drafter.begin(self.ticket.request.prompt)
             self.drafter = drafter
         except Exception:
             self._drop_drafter()
@@ -153,13 +155,14 @@ class Lane:
             self.finish = FinishReason.LENGTH
 
     def inform(self, rows: Sequence[int], tokens: list[int]) -> None:
-        """Tell the drafter which rows of the pass a verify accepted, if it was one, and what was committed."""
+        """Tell the drafter which rows of the pass at hand are in the text now, if any, and what was committed."""
         if self.drafter is None:
             return
         try:
             if rows:
                 self.drafter.sync(rows)
-            self.drafter.observe(tokens)
+            if tokens:
+                self.drafter.observe(tokens)
         except Exception:
             self._drop_drafter()
 

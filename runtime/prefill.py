@@ -5,12 +5,12 @@ Knows nothing of drafts or of when a prefill is due.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
 from tandem.keys import MAX_TREE_ROWS, Kind
-from tandem.runtime.executor.base import Executor
+from tandem.runtime.executor.base import Executor, Outcome, Rows
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import TokenLogprob, measure
 from tandem.runtime.pages import PageTable
@@ -35,11 +35,22 @@ class Prices(Protocol):
 
 
 class Prefill:
-    """Brings prompts in over one executor; `chunk` bounds the rows that one of them takes of a pass."""
+    """Brings prompts in over one executor; `chunk` bounds the rows that one of them takes of a pass.
+
+    `run` runs a pass of the executor, for whoever has something to add to it.
+    """
 
     def __init__(
-        self, executor: Executor, pages: PageTable, slots: StateSlots, *, prices: Prices, chunk: int | None = None
+        self,
+        executor: Executor,
+        pages: PageTable,
+        slots: StateSlots,
+        *,
+        prices: Prices,
+        chunk: int | None = None,
+        run: Callable[[Kind, Rows], Outcome] | None = None,
     ) -> None:
+        self._run = run or executor.run
         self._executor, self._pages, self._slots, self._prices = executor, pages, slots, prices
         most = executor.geometry.max_rows
         self._chunk = chunk or most
@@ -51,11 +62,13 @@ class Prefill:
         began = perf_counter()
         dealt = self._dealt(lanes, ALONE if alone else IN_COMPANY)
         rows = extend_rows([span for _, span in dealt], self._pages.table, self._slots.table)
-        outcome = self._executor.run(Kind.EXTEND, rows)
+        outcome = self._run(Kind.EXTEND, rows)
         first: list[tuple[Lane, list[int]]] = []
         measured: list[tuple[Lane, list[TokenLogprob]]] = []
-        output = 0
+        row = output = 0
         for lane, span in dealt:
+            lane.inform(range(row, row + len(span.tokens)), [])
+            row += len(span.tokens)
             if lane.measures_prompt:
                 measured.append((lane, self._measured(lane, span, output)))
             output += span.outputs

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import measure
@@ -53,7 +54,10 @@ class Prices(Protocol):
 
 
 class Rounds:
-    """Plays rounds over one executor whose lanes' pages stand in `pages` and their recurrent states in `slots`."""
+    """Plays rounds over one executor whose lanes' pages stand in `pages` and their recurrent states in `slots`.
+
+    `models` drafts for lanes that it was opened for.
+    """
 
     def __init__(
         self,
@@ -64,9 +68,11 @@ class Rounds:
         router: Router,
         prices: Prices,
         meter: Meter,
+        models: DraftGroup | None = None,
         relaxation: Relaxation | None = None,
     ) -> None:
         self._executor, self._pages, self._slots = executor, pages, slots
+        self._models, self._run = models, models.run if models else executor.run
         self._router, self._prices, self._meter = router, prices, meter
         self._relaxation = relaxation
         self._max_rows = max_joint_rows(executor)
@@ -75,6 +81,8 @@ class Rounds:
         """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
         began = perf_counter()
         most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
+        if self._models:
+            self._models.draft(lanes, most)
         indices, starts, candidates, drafted = list[int](), list[int](), list[list[DraftTree]](), False
         for lane in lanes:
             indices.append(lane.index)
@@ -100,7 +108,7 @@ class Rounds:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
         anchors = [lane.ids[-1] for lane in lanes]
         rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
-        outcome = self._executor.run(Kind.EXTEND, rows)
+        outcome = self._run(Kind.EXTEND, rows)
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
         self._meter.rounds.add(ROUNDS[Kind.EXTEND])
         committed = []
@@ -119,7 +127,7 @@ class Rounds:
             tree if tree.num_drafted else DraftTree.root(lane.ids[-1]) for lane, tree in zip(lanes, chosen, strict=True)
         ]
         kind, table, slots = verify_kind(trees), self._pages.table, self._slots.table
-        outcome = self._executor.run(kind, verify_rows(kind, indices, starts, trees, table, slots))
+        outcome = self._run(kind, verify_rows(kind, indices, starts, trees, table, slots))
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
         self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]

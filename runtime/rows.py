@@ -29,9 +29,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class DraftSpan:
-    """Rows of one lane for a drafter, from position `start` on: each reads its tap, the last leaves its own in `tap_out`.
+    """Rows of one lane for a drafter, from position `start` on, each with a token and a tap to read.
 
-    `tokens` are those that a drafter of its kind wants to know at these positions.
+    The last leaves its own in row `tap_out` of the ring, -1 for nowhere.
     """
 
     lane: int

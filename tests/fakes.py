@@ -16,7 +16,7 @@ import numpy as np
 from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import Kind
-from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.snapshot import Snapshot
 from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats, Request
@@ -100,14 +100,15 @@ class ScriptedExecutor:
         num_places = self.num_pages * g.page_tokens
         self._kv = [(noise.randbytes(MARK_BYTES), noise.randrange(g.vocab_size)) for _ in range(num_places)]
         self._logits: list[np.ndarray] = []
+        self.seen: list[list[tuple[bytes, int]]] = []  # by each row of the last pass
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         if self._fail_after is not None and len(self.passes) >= self._fail_after:
             raise RuntimeError("the device is gone")
         self._check(kind, rows)
         self.passes.append((kind, len(rows.token)))
-        seen_by_row = [self._row(kind, rows, r) for r in range(len(rows.token))]
-        self._logits = [self._row_logits(seen_by_row[r]) for r in rows.output_row]
+        self.seen = [self._row(kind, rows, r) for r in range(len(rows.token))]
+        self._logits = [self._row_logits(self.seen[r]) for r in rows.output_row]
         best = [np.sort(logits)[-2:] for logits in self._logits]
         return Outcome(
             [int(np.argmax(logits)) for logits in self._logits],
@@ -137,6 +138,9 @@ class ScriptedExecutor:
 
     def kv(self, block_table: Sequence[int], length: int) -> bytes:
         return b"".join(self._kv[self._place(block_table, slot)][0] for slot in range(length))
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        raise AssertionError("there is no drafter")
 
     def save(self, slot: int, position: int) -> Snapshot:
         raise AssertionError("there is no state")

@@ -15,6 +15,7 @@ class Drafter(Protocol):
     """One instance per lane, dropped with it. The anchor is the last token of `begin` or `observe`.
 
     Each round calls `propose`, then `sync`, then `observe`; a round that has no use for guesses leaves `propose` out.
+    A pass over a stretch of the prompt calls `sync`, and behind the last one `observe` brings the first token.
     An exception costs the lane its drafter, never its text.
     """
 
@@ -27,7 +28,7 @@ class Drafter(Protocol):
         ...
 
     def sync(self, rows: Sequence[int]) -> None:
-        """Indices in the last pass of the rows on the accepted path, the anchor's first."""
+        """Indices in the last pass of the rows that are in the text now: of the accepted path, the anchor's first."""
         ...
 
     def observe(self, tokens: Sequence[int]) -> None:

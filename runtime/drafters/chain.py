@@ -12,6 +12,7 @@ from tandem.keys import Kind
 from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.drafters.passes import DraftPasses, Prices
 from tandem.runtime.drafters.taps import TapRing
+from tandem.runtime.rows import DraftSpan
 
 CHAIN = 4
 """The deepest chain."""
@@ -33,27 +34,34 @@ class Chains:
 
     def draft(self, seats: Sequence[Seat], num_lanes: int) -> None:
         """Guesses for each of `seats`, of a round of `num_lanes`. All that is pending fits in a pass."""
-        own, context = self._ring.own, max(len(seat.drafter.ids) for seat in seats)
-        stake = Stake(self._prices, context, num_lanes)
-        spans = [seat.drafter.backlog(len(seat.drafter.pending), own(seat.drafter.lane, 0)) for seat in seats]
-        for turn in range(1, max(seat.depth for seat in seats) + 1):
-            guessed = self._passes.draft(spans)
-            stake.paid(len(spans))
-            going, hope = list[Seat](), 0.0
-            for seat, options in zip(seats, guessed, strict=True):
-                if turn == 1:
-                    self._ring.give(seat.drafter.read(len(seat.drafter.pending)))
-                if not options:
-                    self._lose(seat.drafter)
-                    continue
-                stake.gained += (reach := seat.drafter.guess(options))
-                if turn < seat.depth:
-                    going.append(seat)
-                    hope += reach * options[0][1]  # as sure as the last one
-            if not going or not stake.raised_by(hope, len(going)):
+        stake = Stake(self._prices, max(len(seat.drafter.ids) for seat in seats), num_lanes)
+        spans = [seat.drafter.backlog(len(seat.drafter.pending), self._own(seat, 0)) for seat in seats]
+        going = self._deepened(seats, spans, stake, 1)
+        for seat in seats:
+            self._ring.give(seat.drafter.read(len(seat.drafter.pending)))
+        for turn in range(1, CHAIN):
+            if not going:
                 return
-            seats = going
-            spans = [seat.drafter.ahead(own(seat.drafter.lane, turn - 1), own(seat.drafter.lane, turn)) for seat in seats]
+            spans = [seat.drafter.ahead(self._own(seat, turn - 1), self._own(seat, turn)) for seat in going]
+            going = self._deepened(going, spans, stake, turn + 1)
+
+    def _deepened(self, seats: Sequence[Seat], spans: Sequence[DraftSpan], stake: Stake, depth: int) -> list[Seat]:
+        """Guesses of this depth behind `spans`; those of `seats` that another pass is for, none if it does not pay."""
+        going, hope = list[Seat](), 0.0
+        for seat, options in zip(seats, self._passes.draft(spans), strict=True):
+            if not options:
+                self._lose(seat.drafter)
+                continue
+            reach = seat.drafter.guess(options)
+            stake.gained += reach
+            if depth < seat.depth:
+                going.append(seat)
+                hope += reach * options[0][1]  # as if the next were as sure as this one
+        stake.paid(len(spans))
+        return going if going and stake.raised_by(hope, len(going)) else []
+
+    def _own(self, seat: Seat, turn: int) -> int:
+        return self._ring.own(seat.drafter.lane, turn)
 
 
 class Stake:

@@ -41,6 +41,16 @@ class Rule(Protocol):
         ...
 
 
+class EveryRound:
+    """The rule by which the model always drafts."""
+
+    def wants_model(self, lanes: Sequence[int]) -> bool:
+        return True
+
+    def turn_pays(self, backlog: int, context: int, tokens: int) -> bool:
+        return True
+
+
 class Seated(Protocol):
     """What is asked of a lane that decodes."""
 
@@ -104,8 +114,8 @@ class DraftGroup:
         depth, seats = min(CHAIN, most // len(lanes)), list[Seat]()
         for lane in lanes:
             if member := self._members.get(lane.index):
-                if lane.drafter is None:  # it failed, and hears of nothing any more
-                    self._fail([lane.index])
+                if lane.drafter is None:  # an exception of it, or of what drafts beside it
+                    self._lose(lane.index, Lost.FAILED)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
         if not seats or not self._rule.wants_model([lane.index for lane in lanes]):
@@ -149,13 +159,14 @@ class DraftGroup:
         self._lose(drafter.lane, Lost.FAILED)
 
     def _fail(self, lanes: Sequence[int]) -> None:
-        log.exception("the model drafter failed; its lanes go on without")
+        log.exception("a pass of the model drafter failed; its lanes go on without")
         for lane in lanes:
             self._lose(lane, Lost.FAILED)
 
     def _lose(self, lane: int, why: Lost) -> None:
-        self._meter.lost.add(why)
-        self.close(lane)
+        if lane in self._members:
+            self._meter.lost.add(why)
+            self.close(lane)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class TapRing:
         return self._placed.copy()
 
     def claim(self, rows: Iterable[int]) -> list[int]:
-        """The rows of the ring that were placed for these rows of the last pass, which are the claimer's from now on."""
+        """Rows of the ring that were placed for these rows of the last pass: they are the claimer's from now on."""
         claimed = []
         for row in rows:
             claimed.append(self._placed[row])
