@@ -26,7 +26,7 @@ from tandem.runtime.prefill import Prefill
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
-from tandem.runtime.router.cut import Router as Cut
+from tandem.runtime.router.choice import make_router
 from tandem.runtime.sampling import validate
 from tandem.runtime.slots import StateSlots
 
@@ -39,7 +39,8 @@ class Engine:
     A request that is not answered `request_timeout` seconds after it came ends with what it has.
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
-    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` defaults to the cut over `prices`.
+    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` is one, or
+    the name of one over `prices` (`runtime.router.choice`); without `learn_cost` it goes by no wall time.
     `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy texts.
     """
 
@@ -49,7 +50,8 @@ class Engine:
         *,
         drafters: Callable[[], Drafter] | None,
         prices: PriceModel,
-        router: Router | None = None,
+        router: str | Router = "staircut",
+        learn_cost: bool = True,
         max_lanes: int | None = None,
         max_queue: int = 64,
         request_timeout: float = math.inf,
@@ -65,7 +67,10 @@ class Engine:
         self._timeout = request_timeout
         self.meter = Meter()
         self.executor, self.prices = executor, prices
-        self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
+        if isinstance(router, str):
+            declined = self.meter.plain_rounds.add
+            router = make_router(router, prices, recurrent=recurrent, learn_cost=learn_cost, declined=declined)
+        self.router = router
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:

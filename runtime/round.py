@@ -5,7 +5,7 @@ Knows nothing of how guesses are made, how passes run, or where tokens go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
@@ -32,13 +32,23 @@ Accept = Callable[[np.ndarray, int, int], int]
 class Router(Protocol):
     """Picks one tree per lane; none at all, or roots alone, are a plain step. `lanes` are numbers of opened lanes.
 
-    A round that has candidates calls `choose`, and `settle` with what its lanes committed.
+    A round that has candidates calls `choose`, and `settle` with what its lanes committed. Before a drafter is asked
+    that costs a pass, `wants_model` hears what the others propose; `choose` then hears what each one asked took.
     """
 
     def open(self, lane: int) -> None: ...
 
+    def wants_model(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
+    ) -> bool: ...
+
     def choose(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+        self,
+        candidates: list[list[DraftTree]],
+        contexts: list[int],
+        max_rows: int,
+        lanes: list[int],
+        draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]: ...
 
     def settle(self, committed: list[list[int]], ms: float) -> None: ...

@@ -126,7 +126,7 @@ def play(staged: Staged, rng: random.Random, count: int) -> int:
         executor,
         drafters=Drafts(rng, answers),
         prices=PriceModel(),
-        router=rng.choice([None, Widest()]),
+        router=rng.choice(["staircut", Widest()]),
         max_lanes=rng.randint(1, NUM_LANES),
         prefill_chunk=rng.choice([1, 7, 32, 64, None]),
     )
