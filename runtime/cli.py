@@ -77,6 +77,14 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option(
+    "--router",
+    default="staircut",
+    metavar="NAME",
+    help="Who decides how much of a draft is verified: staircut, by prices; for measurements length, budget or "
+    "fixed:ROWS. Never changes the text.",
+)
+@click.option("--no-learn-cost", is_flag=True, help="Prices stay the bundle's, whatever passes take. For measurements.")
 @click.option("--think-budget", type=click.IntRange(0), help="Most tokens of a block of thoughts.  [default: no bound]")
 @click.option(
     "--think-closing",
@@ -237,11 +245,21 @@ def _settle() -> None:
 def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
-    names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
+    names = (
+        "drafter",
+        "router",
+        "threads",
+        "gpu_memory_utilization",
+        "max_model_len",
+        "max_queue",
+        "trust_native",
+        "trust_keys",
+    )
     thoughts = ("think_budget", "think_closing", "conductor")
     read = ("tool_call_parser", "reasoning_parser")
     named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name", "request_timeout")}
-    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
+    learns = not flags["no_learn_cost"]
+    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), learn_cost=learns, **named)
 
 
 def _relaxation(flags: dict[str, Any]) -> Relaxation | None:

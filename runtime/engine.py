@@ -18,7 +18,7 @@ from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
 from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
-from tandem.runtime.drafters.group import DraftGroup, EveryRound
+from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import MAX_ALTERNATIVES
@@ -28,7 +28,7 @@ from tandem.runtime.prefill import Prefill
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
-from tandem.runtime.router.cut import Router as Cut
+from tandem.runtime.router.choice import make_router
 from tandem.runtime.sampling import validate
 from tandem.runtime.slots import StateSlots
 
@@ -41,9 +41,10 @@ class Engine:
     A request that is not answered `request_timeout` seconds after it came ends with what it has.
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
-    from any. `drafters` makes a drafter per lane, with `models` the bundle's own model drafts too; neither decodes
-    plainly. `router` defaults to the cut over `prices`. `prefill_chunk` bounds the rows that one prompt takes of a
-    pass. A `relaxation` changes greedy texts.
+    from any. `drafters` makes a drafter per lane, and with `models` the bundle's own model drafts too; neither decodes
+    plainly. `router` is one, or the name of one over `prices` (`runtime.router.choice`); without `learn_cost` it goes
+    by no wall time. `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy
+    texts.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class Engine:
         drafters: Callable[[], Drafter] | None,
         prices: PriceModel,
         models: bool = False,
-        router: Router | None = None,
+        router: str | Router = "staircut",
+        learn_cost: bool = True,
         max_lanes: int | None = None,
         max_queue: int = 64,
         request_timeout: float = math.inf,
@@ -69,7 +71,10 @@ class Engine:
         self._timeout = request_timeout
         self.meter = Meter()
         self.executor, self.prices = executor, prices
-        self.router = router or Cut(prices, recurrent=recurrent, declined=self.meter.plain_rounds.add)
+        if isinstance(router, str):
+            declined = self.meter.plain_rounds.add
+            router = make_router(router, prices, recurrent=recurrent, learn_cost=learn_cost, declined=declined)
+        self.router = router
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
         if self.context_length < 2:
@@ -79,7 +84,7 @@ class Engine:
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._models: DraftGroup | None = None
         if models:
-            self._models = DraftGroup(executor, self._pages, rule=EveryRound(), prices=prices, meter=self.meter)
+            self._models = DraftGroup(executor, self._pages, turns=self.router, prices=prices, meter=self.meter)
         run = self._models.run if self._models else executor.run
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, run=run, chunk=prefill_chunk)
         self._rounds = Rounds(
@@ -227,15 +232,10 @@ class Engine:
             self.meter.queued.observe(perf_counter() - ticket.asked)
             self._slots.take(index)
             self.router.open(index)
-            lane = Lane(index, ticket, max_length, self._maker(index, len(request.prompt), max_length))
+            model = partial(self._models.open, index, len(request.prompt), max_length) if self._models else None
+            lane = Lane(index, ticket, max_length, self._drafters, model)
             self._lanes.append(lane)
             self._prompts.append(lane)
-
-    def _maker(self, index: int, num_prompt: int, max_length: int) -> Callable[[], Drafter | None] | None:
-        """What makes the drafter of a lane."""
-        if self._models is None:
-            return self._drafters
-        return partial(self._models.open, index, num_prompt, max_length, self._drafters)
 
     def _reap(self) -> None:
         """End lanes that are finished, cancelled or out of time, and waiting requests that are one of the latter."""

@@ -1,4 +1,4 @@
-"""A lane: one sequence being served, its text so far, its noise, its drafter and its counts.
+"""A lane: one sequence being served, its text so far, its noise, its drafters and its counts.
 
 Knows nothing of passes, pages or other lanes.
 """
@@ -22,17 +22,24 @@ from tandem.tree import DraftTree
 
 log = logging.getLogger("tandem.runtime")
 
+DROPPED = "a drafter failed; its lane goes on without"
+
 
 class Lane:
     """The sequence in row `index` of the block table, at most `max_length` ids long.
 
     `ids` is the prompt and the committed tokens; KV of the first `kv_length` is in. While decoding, kv_length is
     len(ids) - 1: the last id is the anchor, which the next pass writes. `finish` is set when the lane has ended,
-    and `error` where a guide could not go on.
+    and `error` where a guide could not go on. The `drafter` costs a round nothing, the `model` has to be asked.
     """
 
     def __init__(
-        self, index: int, ticket: Ticket, max_length: int, drafter: Callable[[], Drafter | None] | None
+        self,
+        index: int,
+        ticket: Ticket,
+        max_length: int,
+        drafter: Callable[[], Drafter] | None,
+        model: Callable[[], Drafter | None] | None = None,
     ) -> None:
         request = ticket.request
         self.index, self.ticket, self.max_length = index, ticket, max_length
@@ -48,14 +55,17 @@ class Lane:
         self.guides: list[Guide] = []
         self._guide_by(request)
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
-        self.drafter: Drafter | None = None
-        if drafter is not None and request.speculate:
-            self._begin(drafter)
+        self.drafter: Drafter | None = self._begun(drafter) if drafter and request.speculate else None
+        self.model: Drafter | None = self._begun(model) if model and request.speculate else None
 
     @property
     def decoding(self) -> bool:
         """Whether the first token is out, so that each round adds some."""
         return len(self.ids) > self.stats.prompt_tokens
+
+    @property
+    def drafts(self) -> bool:
+        return self.drafter is not None or self.model is not None
 
     @property
     def measures_prompt(self) -> bool:
@@ -76,21 +86,23 @@ class Lane:
         except Exception as error:
             self._refuse(error, 0)
 
-    def _begin(self, make: Callable[[], Drafter | None]) -> None:
+    def _begun(self, make: Callable[[], Drafter | None]) -> Drafter | None:
         try:
             if drafter := make():
                 drafter.begin(self.ticket.request.prompt)
-            self.drafter = drafter
+            return drafter
         except Exception:
-            self._drop_drafter()
+            log.exception(DROPPED)
+            return None
 
-    def propose(self, max_nodes: int, vocab_size: int) -> list[DraftTree]:
-        """The drafter's candidates with drafted nodes, cut to depths that could still be committed."""
-        if self.drafter is None or self.num_left < 2 or max_nodes < 1:
+    def propose(self, max_nodes: int, vocab_size: int, *, by_model: bool = False) -> list[DraftTree]:
+        """A drafter's candidates with drafted nodes, cut to depths that could still be committed."""
+        drafter = self.model if by_model else self.drafter
+        if not self.drafts or self.num_left < 2 or max_nodes < 1:
             return []
         try:
-            trees = [tree for tree in self.drafter.propose(max_nodes) if tree.num_drafted]
-            if not trees and self.guides:
+            trees = [tree for tree in drafter.propose(max_nodes) if tree.num_drafted] if drafter else []
+            if not trees and self.guides and not by_model:
                 trees = [DraftTree.root(self.ids[-1])]  # guides may know what comes
             fitted = [self._fitted(tree, max_nodes, vocab_size) for tree in trees]
             return [tree for tree in fitted if tree.num_drafted] if self.guides else fitted
@@ -98,7 +110,7 @@ class Lane:
             self._refuse(error, 0)
             return []
         except Exception:
-            self._drop_drafter()
+            self._drop(drafter)
             return []
 
     def _fitted(self, tree: DraftTree, max_nodes: int, vocab_size: int) -> DraftTree:
@@ -155,16 +167,17 @@ class Lane:
             self.finish = FinishReason.LENGTH
 
     def inform(self, rows: Sequence[int], tokens: list[int]) -> None:
-        """Tell the drafter which rows of the pass at hand are in the text now, if any, and what was committed."""
-        if self.drafter is None:
-            return
-        try:
-            if rows:
-                self.drafter.sync(rows)
-            if tokens:
-                self.drafter.observe(tokens)
-        except Exception:
-            self._drop_drafter()
+        """Tell the drafters which rows of the pass at hand are in the text now, if any, and what was committed."""
+        for drafter in (self.drafter, self.model):
+            if drafter is None:
+                continue
+            try:
+                if rows:
+                    drafter.sync(rows)
+                if tokens:
+                    drafter.observe(tokens)
+            except Exception:
+                self._drop(drafter)
 
     def deliver(self, tokens: list[int]) -> None:
         """Hand committed tokens to the sink; a sink that fails cancels the lane."""
@@ -203,7 +216,10 @@ class Lane:
             error = TandemError(f"what the request asks of its tokens failed ({error}); the server's log says more")
         self.error, self.guides, self._num_sound = error, [], num_sound
 
-    def _drop_drafter(self) -> None:
-        """A drafter's failure costs the lane its drafter: guesses may speed a text up, never end it."""
-        log.exception("a drafter failed; its lane decodes plainly")
-        self.drafter = None
+    def _drop(self, drafter: Drafter | None) -> None:
+        """A drafter's failure costs the lane that drafter: guesses may speed a text up, never end it."""
+        log.exception(DROPPED)
+        if drafter is self.drafter:
+            self.drafter = None
+        else:
+            self.model = None

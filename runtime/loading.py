@@ -50,6 +50,8 @@ class LoadOptions:
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
+    router: str = "staircut"
+    learn_cost: bool = True
     threads: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
@@ -74,9 +76,11 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     """
     from tandem.artifacts.reader import open_bundle
     from tandem.prices import read_table
+    from tandem.runtime.router.choice import check_name
     from tandem.runtime.worker import Worker
 
     options = options or LoadOptions()
+    check_name(options.router)
     bundle = open_bundle(path, trust_native=options.trust_native, trust_keys=options.trust_keys)
     manifest, geometry = bundle.manifest, bundle.geometry
     context_length = options.max_model_len or geometry.context_length
@@ -148,7 +152,9 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     return Engine(
         executor,
         drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
-        prices=PriceModel(prices),
+        prices=PriceModel(prices, live=options.learn_cost),
+        router=options.router,
+        learn_cost=options.learn_cost,
         max_lanes=num_lanes,
         max_queue=options.max_queue,
         request_timeout=options.request_timeout or math.inf,

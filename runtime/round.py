@@ -5,7 +5,7 @@ Knows nothing of how guesses are made, how passes run, or where tokens go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
@@ -15,6 +15,7 @@ import numpy as np
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.drafters.group import DraftGroup
+from tandem.runtime.drafters.mtp import SOURCE
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import measure
@@ -33,13 +34,26 @@ Accept = Callable[[np.ndarray, int, int], int]
 class Router(Protocol):
     """Picks one tree per lane; none at all, or roots alone, are a plain step. `lanes` are numbers of opened lanes.
 
-    A round that has candidates calls `choose`, and `settle` with what its lanes committed.
+    A round that has candidates calls `choose`, and `settle` with what its lanes committed. Before a drafter is asked
+    that costs a pass, `wants_model` hears what the others propose; `choose` then hears what each one asked took. Such
+    a drafter that has rows to read first is worth it only where `turn_pays`.
     """
 
     def open(self, lane: int) -> None: ...
 
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool: ...
+
+    def wants_model(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
+    ) -> bool: ...
+
     def choose(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+        self,
+        candidates: list[list[DraftTree]],
+        contexts: list[int],
+        max_rows: int,
+        lanes: list[int],
+        draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]: ...
 
     def settle(self, committed: list[list[int]], ms: float) -> None: ...
@@ -81,15 +95,15 @@ class Rounds:
         """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
         began = perf_counter()
         most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
-        if self._models:
-            self._models.draft(lanes, most)
         indices, starts, candidates, drafted = list[int](), list[int](), list[list[DraftTree]](), False
         for lane in lanes:
             indices.append(lane.index)
             starts.append(lane.kv_length)
             candidates.append(lane.propose(most, vocab_size))
             drafted = drafted or bool(candidates[-1])
-        trees = self._router.choose(candidates, starts, self._max_rows, indices) if drafted else []
+        draft_ms = self._ask_model(lanes, indices, starts, candidates)
+        drafted = drafted or (bool(draft_ms) and any(candidates))
+        trees = self._router.choose(candidates, starts, self._max_rows, indices, draft_ms) if drafted else []
         if trees and any(tree.num_drafted for tree in trees):
             committed = self._verify(lanes, indices, starts, trees)
         else:
@@ -103,6 +117,20 @@ class Rounds:
         elapsed = (perf_counter() - began) * 1e3
         for lane in lanes:
             lane.stats.decode_ms += elapsed
+
+    def _ask_model(
+        self, lanes: Sequence[Lane], indices: list[int], starts: list[int], candidates: list[list[DraftTree]]
+    ) -> dict[str, float]:
+        """Adds what a model drafts to `candidates`, where lanes have one and it is worth asking; ms by source."""
+        if self._models is None or not (seats := self._models.seats(lanes, most := self._max_rows - len(lanes))):
+            return {}
+        if not self._router.wants_model(candidates, starts, self._max_rows, indices, SOURCE):
+            return {}
+        began, vocab_size = perf_counter(), self._executor.geometry.vocab_size
+        self._models.draft(seats, len(lanes))
+        for lane, trees in zip(lanes, candidates, strict=True):
+            trees += lane.propose(most, vocab_size, by_model=True)
+        return {SOURCE: (perf_counter() - began) * 1e3}
 
     def _step(self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
@@ -161,7 +189,7 @@ class Rounds:
 
 
 def _all_plain(lanes: Sequence[Lane]) -> bool:
-    return all(lane.drafter is None for lane in lanes)
+    return not any(lane.drafts for lane in lanes)
 
 
 def max_joint_rows(executor: Executor) -> int:

@@ -53,12 +53,16 @@ class PriceModel:
     `table` has the shape of a bundle's `prices.json`: {"<class>": {"<kind>": {"<rows>": ms}, "plain": ms,
     "spec": ms, "prime": ms}, "step_ms": ms, "measured": text}; anything else raises BundleCorrupt naming the key.
     A context takes its class (powers of two from 1,024), else the nearest lower in the table, else the lowest.
-    Without a table every pass starts at 1 ms and a commit at 0. Prices never fall with more rows.
+    Without a table every pass starts at 1 ms and a commit at 0. Prices never fall with more rows. Not `live`, they stay
+    the table's.
     """
 
-    def __init__(self, table: Mapping[str, Any] | None = None, step_ms: float | None = None) -> None:
+    def __init__(
+        self, table: Mapping[str, Any] | None = None, step_ms: float | None = None, *, live: bool = True
+    ) -> None:
         self._table, own_step = read_table(table or {})
         self._step_ms = own_step if step_ms is None else step_ms
+        self._follows = live
         self._live: dict[int, LiveClass] = {}
 
     def ms(self, context: int, kind: Kind, rows: int) -> float:
@@ -91,7 +95,7 @@ class PriceModel:
 
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
         """Follows one live time. Wider passes than a verify (prefill) are not followed."""
-        if not (1 <= rows <= MAX_TREE_ROWS and 0.0 < ms < math.inf):
+        if not (self._follows and 1 <= rows <= MAX_TREE_ROWS and 0.0 < ms < math.inf):
             return
         live = self._live.get(context_key(context)) or self._class(context)
         curve = live.curves[kind]

@@ -105,7 +105,7 @@ class Play:
         self,
         prompts: Sequence[tuple[int, ...]],
         drafters: Callable[[], Drafter] | None,
-        router: Router | None,
+        router: Router | str,
         prices: PriceModel,
     ) -> list[Collected]:
         """The greedy answers, in one engine with a lane for each."""

@@ -46,9 +46,9 @@ class Way:
 
         return make
 
-    def router(self) -> Router | None:
-        """None for the one that goes by prices."""
-        return FixedWidth(MAX_TREE_ROWS, self.shape) if self.shape else None
+    def router(self) -> Router | str:
+        """The name of the one that goes by prices, or one that takes all there is."""
+        return FixedWidth(MAX_TREE_ROWS, self.shape) if self.shape else "staircut"
 
 
 CHANCES = (0.0, 0.5, 0.8, 0.95, 1.0)

@@ -18,7 +18,7 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Moves, Outcome, Rows
 from tandem.runtime.request import Ticket
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
 AS_SERVED = 0.5
@@ -67,7 +67,7 @@ class Whims:
     """Cuts rounds as they are served or, as often, anywhere: a candidate of each lane, as deep as it happens."""
 
     def __init__(self, company: Company, prices: Mapping[str, Any], seed: str) -> None:
-        self._served = Router(PriceModel(prices), recurrent=company.num_slots > 0)
+        self._served = StairCut(PriceModel(prices), recurrent=company.num_slots > 0)
         self._company, self._random = company, random.Random(seed)
         self._began = 0.0
         self._chose = False
@@ -81,12 +81,25 @@ class Whims:
         self.lanes.remove(lane)
         self._served.close(lane)
 
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        return True
+
+    def wants_model(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
+    ) -> bool:
+        return self._random.random() < AS_SERVED
+
     def choose(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+        self,
+        candidates: list[list[DraftTree]],
+        contexts: list[int],
+        max_rows: int,
+        lanes: list[int],
+        draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]:
         self._began, self._chose = self._company.spent, self._random.random() < AS_SERVED
         if self._chose:
-            return self._served.choose(candidates, contexts, max_rows, lanes)
+            return self._served.choose(candidates, contexts, max_rows, lanes, draft_ms)
         spare, chosen = max_rows - len(candidates), list[DraftTree]()
         for trees in candidates:
             tree = self._random.choice(trees) if trees else DraftTree.root(0)

@@ -37,8 +37,21 @@ class FixedWidth:
     def close(self, lane: int) -> None:
         pass
 
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        return True
+
+    def wants_model(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
+    ) -> bool:
+        return True
+
     def choose(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+        self,
+        candidates: list[list[DraftTree]],
+        contexts: list[int],
+        max_rows: int,
+        lanes: list[int],
+        draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]:
         rows = shares(min(self._width, max_rows), len(candidates))
         picks = [self._pick(trees) for trees in candidates]

@@ -26,7 +26,7 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.prefill import LEAST_ROWS
 from tandem.runtime.request import FinishReason
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 
 MOST_LANES = 8
 WAVE = 50
@@ -122,7 +122,7 @@ class Lanes:
     def _answer_alone(self) -> None:
         """The plain answer to each ask: one lane, no drafts, the prompt in passes as large as can be."""
         prices = PriceModel(self._prices)
-        engine = Engine(self._company, drafters=None, prices=prices, router=Router(prices), max_lanes=1)
+        engine = Engine(self._company, drafters=None, prices=prices, router=StairCut(prices), max_lanes=1)
         for ask in self._asks:
             if ask in self._plain:
                 continue

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from tandem.tree import DraftTree
 
+MODELS = frozenset(("mtp", "block"))
+"""Sources of drafters that are models, which a round has to ask and wait for; all others copy, and cost nothing."""
+
 
 class Drafter(Protocol):
     """One instance per lane, dropped with it. The anchor is the last token of `begin` or `observe`.

@@ -7,14 +7,13 @@ draft, or when the ring is short. Knows nothing of what the model is, of texts o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tandem.keys import Kind
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.chain import CHAIN, Chains, Seat
-from tandem.runtime.drafters.joint import JointDrafter
 from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.drafters.passes import DraftPasses, Prices
 from tandem.runtime.drafters.prob_deciles import ProbDeciles
@@ -29,33 +28,19 @@ LEAST_TOKENS = 3
 """The first token of an answer comes out of the prefill, and the last one is never drafted: fewer draft nothing."""
 
 
-class Rule(Protocol):
-    """When the model is worth its time."""
+class Turns(Protocol):
+    """Knows which requests the model is worth its time for."""
 
-    def wants_model(self, lanes: Sequence[int]) -> bool:
-        """Whether the round at hand of these lanes is to be drafted by the model."""
-        ...
-
-    def turn_pays(self, backlog: int, context: int, tokens: int) -> bool:
-        """Whether reading `backlog` rows at `context` pays in an answer that may have `tokens` more."""
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        """Whether reading `backlog` rows, at `sync_ms` each, pays in an answer of `num_tokens` more tokens."""
         ...
 
 
-class EveryRound:
-    """The rule by which the model always drafts."""
-
-    def wants_model(self, lanes: Sequence[int]) -> bool:
-        return True
-
-    def turn_pays(self, backlog: int, context: int, tokens: int) -> bool:
-        return True
-
-
-class Seated(Protocol):
+class Decoding(Protocol):
     """What is asked of a lane that decodes."""
 
     index: int
-    drafter: Drafter | None
+    model: Drafter | None
 
     @property
     def num_left(self) -> int: ...
@@ -67,10 +52,10 @@ class DraftGroup:
     An exception or a guess that is none costs its lanes the model for the request, and nothing else.
     """
 
-    def __init__(self, executor: Executor, pages: PageTable, *, rule: Rule, prices: Prices, meter: Meter) -> None:
+    def __init__(self, executor: Executor, pages: PageTable, *, turns: Turns, prices: Prices, meter: Meter) -> None:
         facts = executor.geometry.drafter
         assert facts is not None, "there is one only over a bundle with a drafter"
-        self._executor, self._rule, self._meter = executor, rule, meter
+        self._executor, self._turns, self._prices, self._meter = executor, turns, prices, meter
         self._ring = TapRing(facts.tap_rows, executor.geometry.max_lanes)
         self._passes = DraftPasses(executor, pages, prices, meter)
         self._chains = Chains(self._passes, self._ring, prices, self._unsound)
@@ -81,17 +66,16 @@ class DraftGroup:
     def num_free_taps(self) -> int:
         return self._ring.num_free
 
-    def open(self, lane: int, num_prompt: int, max_length: int, beside: Callable[[], Drafter] | None) -> Drafter | None:
-        """What drafts in `lane`, whose text may have `max_length` ids: the model, what `beside` makes, or both."""
-        other, tokens = beside() if beside else None, max_length - num_prompt
-        if tokens < LEAST_TOKENS:
-            return other
-        if not self._rule.turn_pays(num_prompt, num_prompt, tokens):
+    def open(self, lane: int, num_prompt: int, max_length: int) -> MtpDrafter | None:
+        """The drafter of `lane`, whose text may have `max_length` ids; None if its request is to go without."""
+        if max_length - num_prompt < LEAST_TOKENS:
+            return None
+        if not self._pays(num_prompt, num_prompt, max_length - num_prompt):
             self._meter.lost.add(Lost.TURN)
-            return other
+            return None
         drafter = MtpDrafter(lane, self._deciles, self._ring.claim)
         self._members[lane] = Member(drafter, max_length)
-        return JointDrafter(drafter, other) if other else drafter
+        return drafter
 
     def close(self, lane: int) -> None:
         """The lane has ended; one that does not draft with the model is nothing to close."""
@@ -109,20 +93,22 @@ class DraftGroup:
             rows.tap_out = self._ring.place([lane in self._members for lane in rows.lane])
         return self._executor.run(kind, rows)
 
-    def draft(self, lanes: Sequence[Seated], most: int) -> None:
-        """Guesses for the round at hand of `lanes`, in which `most` nodes are to be drafted."""
+    def seats(self, lanes: Sequence[Decoding], most: int) -> list[Seat]:
+        """Who of `lanes` may draft in the round at hand, in which `most` nodes are to be drafted."""
         depth, seats = min(CHAIN, most // len(lanes)), list[Seat]()
         for lane in lanes:
             if member := self._members.get(lane.index):
-                if lane.drafter is None:  # an exception of it, or of what drafts beside it
+                if lane.model is None:  # an exception of its own, so it hears of nothing any more
                     self._lose(lane.index, Lost.FAILED)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
-        if not seats or not self._rule.wants_model([lane.index for lane in lanes]):
-            return
+        return seats
+
+    def draft(self, seats: Sequence[Seat], num_lanes: int) -> None:
+        """Guesses for the round at hand, which has `num_lanes` lanes."""
         try:
             self._catch_up([seat.drafter for seat in seats], self._passes.max_rows)
-            self._chains.draft(seats, len(lanes))
+            self._chains.draft(seats, num_lanes)
         except Exception:
             self._fail([seat.drafter.lane for seat in seats])
 
@@ -137,10 +123,14 @@ class DraftGroup:
             drafter, backlog = behind.drafter, len(behind.drafter.pending) - 1
             if backlog < 1:
                 drafter = self._members[max(self._members, key=lanes.count)].drafter
-            if backlog < 1 or not self._rule.turn_pays(backlog, len(drafter.ids), behind.num_left):
+            if backlog < 1 or not self._pays(len(drafter.ids), backlog, behind.num_left):
                 self._lose(drafter.lane, Lost.BEHIND)
             else:
                 self._catch_up([drafter], 1)
+
+    def _pays(self, context: int, backlog: int, num_tokens: int) -> bool:
+        sync_ms = self._prices.ms(context, Kind.SYNC, MAX_TREE_ROWS) / MAX_TREE_ROWS
+        return self._turns.turn_pays(context, backlog, num_tokens, sync_ms)
 
     def _catch_up(self, drafters: Sequence[MtpDrafter], most: int) -> None:
         """Reads the oldest of what is pending of `drafters`, until `most` rows are: of each the last one is left."""

@@ -6,39 +6,42 @@ prices or of what drafters do inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tandem.tree import DraftTree
+from tandem.runtime.router.blend import Blend
 
 KEEP = 0.97  # of the old evidence, each round that brings new one
 PRIOR_NODES = 2.0  # weight of what other texts taught, in expected accepted nodes
 BOUNDS = (0.05, 2.0)
 
 
-def fates(tree: DraftTree, verified: DraftTree | None, committed: Sequence[int]) -> dict[str, list[float]]:
-    """Per source, accepted and expected nodes of `tree` after `verified` (over the same anchor) committed these tokens.
+def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> dict[str, list[float]]:
+    """Per source, accepted and expected nodes of `blend` after its nodes `verified` were and committed these tokens.
 
-    A node is counted only if its parent was among the verified rows (the anchor alone, if None): then its fate is
-    known whatever the outcome. Counting the rest would charge a deep tree with tokens that a short round could not
-    have brought.
+    A node is counted only if its parent was among the verified rows (the anchor always is): then its fate is known
+    whatever the outcome. Counting the rest would charge a deep tree with tokens that a short round could not have
+    brought. A node that two families propose is counted for both.
     """
-    known: dict[tuple[int, int], int] = {}
-    if verified is not None:
-        known = {(verified.parents[i], verified.tokens[i]): i for i in range(1, len(verified))}
     counts: dict[str, list[float]] = {}
-    row: list[int | None] = [0]  # the node's place among the verified rows
-    depth = [0]  # of nodes on the committed path, else -1
-    for node in range(1, len(tree)):
-        parent, token = tree.parents[node], tree.tokens[node]
-        at, above = row[parent], depth[parent]
-        settled = at is not None and above < len(committed)
-        row.append(known.get((at, token)) if settled and at is not None else None)
-        accepted = settled and above >= 0 and committed[above] == token
+    parents, tokens, length = blend.parents, blend.tokens, len(committed)
+    depth = [0]  # of nodes on the committed path or past its end, else -1
+    families = tuple(zip(blend.scores, blend.sources, strict=True))
+    for node in range(1, len(parents)):
+        parent = parents[node]
+        above = depth[parent]
+        if above >= length:
+            depth.append(above)
+            continue
+        accepted = above >= 0 and committed[above] == tokens[node]
         depth.append(above + 1 if accepted else -1)
-        if settled:
-            count = counts.setdefault(tree.sources[node], [0.0, 0.0])
-            count[0] += accepted
-            count[1] += tree.scores[node]
+        if not parent or parent in verified:
+            for scores, sources in families:
+                if scores[node]:
+                    count = counts.get(sources[node])
+                    if count is None:
+                        count = counts[sources[node]] = [0.0, 0.0]
+                    count[0] += accepted
+                    count[1] += scores[node]
     return counts
 
 
@@ -48,21 +51,19 @@ class Evidence:
     def __init__(self, prior: Mapping[str, float]) -> None:
         self._prior = prior
         self._counts: dict[str, list[float]] = {}
-
-    def factor(self, source: str) -> float:
-        """What a score of this source is to be multiplied with."""
-        accepted, expected = self._counts.get(source, (0.0, 0.0))
-        prior = self._prior.get(source, 1.0)
-        factor = (accepted + PRIOR_NODES * prior) / (expected + PRIOR_NODES)
-        return min(max(factor, BOUNDS[0]), BOUNDS[1])
+        self.factors = dict(prior)
+        """What a score of a source is to be multiplied with; 1 for a source that is not in it."""
 
     def learn(self, counts: Mapping[str, Sequence[float]]) -> None:
         """Takes in what `fates` counted."""
         for source, (accepted, expected) in counts.items():
-            old = self._counts.setdefault(source, [0.0, 0.0])
-            old[0] = KEEP * old[0] + accepted
-            old[1] = KEEP * old[1] + expected
+            count = self._counts.setdefault(source, [0.0, 0.0])
+            count[0] = KEEP * count[0] + accepted
+            count[1] = KEEP * count[1] + expected
+            prior = self._prior.get(source, 1.0)
+            factor = (count[0] + PRIOR_NODES * prior) / (count[1] + PRIOR_NODES)
+            self.factors[source] = min(max(factor, BOUNDS[0]), BOUNDS[1])
 
-    def factors(self) -> dict[str, float]:
-        """All factors this lane has evidence for."""
-        return {source: self.factor(source) for source in self._counts}
+    def learned(self) -> dict[str, float]:
+        """The factors that this lane has evidence for."""
+        return {source: self.factors[source] for source in self._counts}

@@ -6,15 +6,28 @@ nothing of trees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 KEEP = 0.9  # of the old sums, each round
 KEEP_PROBED = 0.5  # by a probe, which has to outweigh rounds long past
-FADE = 0.999  # of the drafted sums, each plain round: one slow spell does not keep a class plain for good
+KNOWN_TOKENS = 8.0  # after fewer of an arm's nothing is known of it
+FADE = 0.999  # of the drafted sums, each round of another arm: one slow spell does not keep a class plain for good
 PRIOR_TOKENS = 4.0
 OUTLIER = 4.0  # a round counts as at most this many times what its tokens cost until now
 MARGIN = 1.03  # drafting loses when dearer than plain by more than noise
-FIRST_WAIT, LAST_WAIT = 16, 256  # plain rounds between two probes
+FIRST_WAIT, LAST_WAIT = 16, 256  # rounds of other arms between two probes
+
+
+class Arm(StrEnum):
+    """How a round comes by its tokens."""
+
+    PLAIN = "plain"
+    COPIED = "copied"
+    """Drafted by drafters that cost nothing."""
+
+    MODELLED = "modelled"
+    """A model was asked, whatever was verified then."""
 
 
 @dataclass(slots=True)
@@ -34,41 +47,61 @@ class Cost:
         self.ms = keep * self.ms + min(ms, OUTLIER * self.per_token * tokens)
         self.tokens = keep * self.tokens + tokens
 
+    def fade(self) -> None:
+        self.ms *= FADE
+        self.tokens *= FADE
+
+
+@dataclass(slots=True)
+class Drafted:
+    """An arm that drafts: its cost, rounds since it was taken, and how many have to pass before it is probed."""
+
+    cost: Cost
+    since: int = 0
+    wait: int = field(default=FIRST_WAIT)
+
 
 class Ledger:
     """Plain against drafted for one context class and number of lanes, in ms of wall time a token."""
 
     def __init__(self, plain_ms: float, drafted_ms: float) -> None:
         self.plain = Cost(plain_ms)
-        self.drafted = Cost(drafted_ms)
-        self._wait = FIRST_WAIT
-        self._since = 0
+        self._drafted = {arm: Drafted(Cost(drafted_ms)) for arm in (Arm.COPIED, Arm.MODELLED)}
 
-    @property
-    def shortfall(self) -> float:
-        """How many times dearer a drafted token has been than a plain one."""
-        return self.drafted.per_token / self.plain.per_token
+    def shortfall(self, arm: Arm) -> float:
+        """How many times dearer a token of `arm` has been than a plain one."""
+        return self._drafted[arm].cost.per_token / self.plain.per_token
 
-    def allows(self, gain: float) -> bool:
+    def saving(self) -> float | None:
+        """ms a token that rounds with a model have been cheaper than plain ones; negative if they were dearer.
+
+        None where there were none, or so long ago that they are forgotten.
+        """
+        modelled = self._drafted[Arm.MODELLED].cost
+        return None if modelled.tokens < KNOWN_TOKENS else self.plain.per_token - modelled.per_token
+
+    def allows(self, arm: Arm, gain: float = 1.0) -> bool:
         """Whether a round expected to be `gain` times as fast as plain may draft.
 
-        While drafting loses it must promise more than it fell short, or wait for the next probe.
+        While the arm loses it must promise more than it fell short, or wait for the next probe.
         """
-        shortfall = self.shortfall
-        return shortfall <= MARGIN or gain > shortfall * MARGIN or self._since >= self._wait
+        shortfall, drafted = self.shortfall(arm), self._drafted[arm]
+        return shortfall <= MARGIN or gain > shortfall * MARGIN or drafted.since >= drafted.wait
 
-    def settle(self, drafted: bool, ms: float, tokens: int) -> None:
+    def settle(self, arm: Arm, ms: float, tokens: int) -> None:
         """One round's wall time and committed tokens."""
-        if not drafted:
+        for name, drafted in self._drafted.items():
+            if name is not arm:
+                drafted.cost.fade()
+                drafted.since += 1
+        if arm is Arm.PLAIN:
             self.plain.add(ms, tokens)
-            self.drafted.ms *= FADE
-            self.drafted.tokens *= FADE
-            self._since += 1
             return
-        probe = self._since >= self._wait and self.shortfall > MARGIN
-        self.drafted.add(ms, tokens, KEEP_PROBED if probe else KEEP)
-        if self.shortfall <= MARGIN:
-            self._wait = FIRST_WAIT
+        taken = self._drafted[arm]
+        probe = taken.since >= taken.wait and self.shortfall(arm) > MARGIN
+        taken.cost.add(ms, tokens, KEEP_PROBED if probe else KEEP)
+        if self.shortfall(arm) <= MARGIN:
+            taken.wait = FIRST_WAIT
         elif probe:
-            self._wait = min(2 * self._wait, LAST_WAIT)
-        self._since = 0
+            taken.wait = min(2 * taken.wait, LAST_WAIT)
+        taken.since = 0

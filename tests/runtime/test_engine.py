@@ -17,7 +17,7 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Request, Sampling
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 from tests.fake_guide import Remainders
 from tests.fake_recurrent import RecurrentExecutor, state_of
 from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, marks, plain_text
@@ -106,7 +106,7 @@ def test_any_schedule_gives_the_plain_ids(
         executor,
         [request for request, _, _ in asked],
         schedule,
-        router=Router(PriceModel()) if seed is None else RandomRouter(seed),
+        router=StairCut(PriceModel()) if seed is None else RandomRouter(seed),
         max_lanes=num_lanes,
         prefill_chunk=chunk,
     )

@@ -17,7 +17,7 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.meter import Meter, Plain, Stopwatch
 from tandem.runtime.metrics import exposition
 from tandem.runtime.request import FinishReason, LaneStats, Request
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 from tandem.runtime.worker import Worker
 from tandem.tree import DraftTree
 from tests.exposition import read, value
@@ -135,13 +135,13 @@ def test_plain_rounds_of_the_router() -> None:
     """Dear verifies are declined at their price; cheap ones once they have cost more than they should have."""
     request = Request((1,), 8)
     dear = {"1024": {"extend": {"1": 1.0}, "verify-chain": {"2": 100.0}, "verify-tree": {"2": 100.0}}}
-    engine = engine_for([request], Guess(1), router=None, prices=PriceModel(dear))
+    engine = engine_for([request], Guess(1), router="staircut", prices=PriceModel(dear))
     serve(engine, [request])
     # The last token of 8 needs no draft.
     assert by_label(page_of(engine), "tandem:plain_rounds_total") == {"price": 6, "no_guess": 1}
 
     heard: list[Plain] = []
-    router = Router(PriceModel(flat_table()), declined=heard.append)
+    router = StairCut(PriceModel(flat_table()), declined=heard.append)
     for _ in range(50):
         drafted = router.choose([[DraftTree.chain(1, [2], [0.9], "local")]], [100], 32)
         router.settle([[3]], 50.0 if drafted else 1.0)

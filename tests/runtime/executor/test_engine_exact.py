@@ -102,8 +102,21 @@ class Widest:
 
     def open(self, lane: int) -> None: ...
 
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        return True
+
+    def wants_model(
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
+    ) -> bool:
+        return True
+
     def choose(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int]
+        self,
+        candidates: list[list[DraftTree]],
+        contexts: list[int],
+        max_rows: int,
+        lanes: list[int],
+        draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]:
         left, chosen = max_rows - len(candidates), []
         for trees in candidates:
@@ -126,7 +139,7 @@ def play(staged: Staged, rng: random.Random, count: int) -> int:
         executor,
         drafters=Drafts(rng, answers),
         prices=PriceModel(),
-        router=rng.choice([None, Widest()]),
+        router=rng.choice(["staircut", Widest()]),
         max_lanes=rng.randint(1, NUM_LANES),
         prefill_chunk=rng.choice([1, 7, 32, 64, None]),
     )

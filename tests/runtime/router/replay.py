@@ -10,7 +10,7 @@ from pathlib import Path
 from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters.base import Drafter
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
 CPU_STEPS = {"1": 1.0, "2": 1.10, "4": 1.41, "8": 1.96, "16": 3.04, "24": 4.13, "32": 5.12}
@@ -68,7 +68,7 @@ def replay(
     """Decodes `text` after `prompt`. Rounds cost what the table says, or `true_ms(kind, rows)`."""
     prices, fixed, tally = PriceModel(table), PriceModel(table), Tally()
     true_ms = true_ms or (lambda kind, rows: fixed.ms(0, kind, rows))
-    router = Router(prices)
+    router = StairCut(prices)
     router.open(5)
     drafter.begin(prompt)
     while tally.tokens < len(text):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tandem.keys import Kind
 from tandem.prices import PriceModel
+from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.calibration import fates
-from tandem.runtime.router.cut import MARGIN, Router
-from tandem.runtime.router.ledger import Ledger
+from tandem.runtime.router.ledger import Arm, Ledger
+from tandem.runtime.router.staircut import MARGIN, StairCut
 from tandem.tree import DraftTree
 from tests.runtime.router.replay import cpu_table, flat_table
 
@@ -23,11 +24,11 @@ def line(scores: list[float], anchor: int = 0, source: str = "local") -> DraftTr
 
 
 def chosen(table: dict, *lanes: list[DraftTree], max_rows: int = 32) -> list[DraftTree]:
-    return cut(Router(PriceModel(table)), list(lanes), [100] * len(lanes), max_rows)
+    return cut(StairCut(PriceModel(table)), list(lanes), [100] * len(lanes), max_rows)
 
 
 def cut(
-    router: Router, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int = 32, lanes: Any = None
+    router: StairCut, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int = 32, lanes: Any = None
 ) -> list[DraftTree]:
     """What `choose` says, the plain step as its roots."""
     roots = [trees[0].truncate(1) if trees else DraftTree.root(-1) for trees in candidates]
@@ -81,7 +82,7 @@ def test_a_line_costs_a_commit_where_a_state_is_moved_on():
     for commit, recurrent, drafted in ((1.5, True, 2), (2.5, True, 0), (2.5, False, 2)):
         table = flat_table(1.0)
         table["1024"]["commit"] = {"1": commit, "32": commit}
-        router = Router(PriceModel(table), recurrent=recurrent)
+        router = StairCut(PriceModel(table), recurrent=recurrent)
         assert cut(router, [[line([1.0, 1.0])]], [100])[0].num_drafted == drafted
 
 
@@ -123,7 +124,7 @@ def best_value(forest: list[DraftTree], prices: PriceModel) -> float:
 def test_no_subset_of_any_lanes_beats_the_cut(forest, rises):
     forest = [tree.truncate(9 // len(forest)) for tree in forest]
     prices = PriceModel(staircase(rises))
-    trees = cut(Router(prices), [[tree] for tree in forest], [0] * len(forest))
+    trees = cut(StairCut(prices), [[tree] for tree in forest], [0] * len(forest))
     value = sum(map(len, trees)) and sum(sum(tree.scores) for tree in trees)
     value /= prices.ms(0, Kind.VERIFY_TREE, sum(map(len, trees)))
     best = best_value(forest, prices)
@@ -139,29 +140,27 @@ def test_lanes_share_the_rows_by_likelihood():
 
 
 def test_only_nodes_whose_parent_was_verified_are_judged():
-    whole = DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 2, 0], [1, 0.8, 0.6, 0.5, 0.1], ["root", "a", "a", "a", "b"])
+    whole = Blend([DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 2, 0], [1, 0.8, 0.6, 0.5, 0.1], ["root", *"aaab"])], {})
     # A plain round tells of the first step only, whatever it brought.
-    assert (
-        fates(whole, None, [1])
-        == fates(whole, whole.truncate(1), [1])
-        == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
-    )
-    assert fates(whole, whole.truncate(1), [4]) == {"a": [0, pytest.approx(0.8)], "b": [1, pytest.approx(0.1)]}
+    assert fates(whole, (), [1]) == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
+    assert fates(whole, (), [4]) == {"a": [0, pytest.approx(0.8)], "b": [1, pytest.approx(0.1)]}
     # A verify of node 1 tells of its children too: of node 2, not of node 3.
-    assert fates(whole, whole.truncate(2), [1, 2])["a"] == [2, pytest.approx(1.4)]
-    assert fates(whole, whole.truncate(2), [9])["a"] == [0, pytest.approx(1.4)]
+    assert fates(whole, {1}, [1, 2])["a"] == [2, pytest.approx(1.4)]
+    assert fates(whole, {1}, [9])["a"] == [0, pytest.approx(1.4)]
     # A text that ends early leaves what is below it open.
-    assert fates(whole, whole, [1])["a"] == [1, pytest.approx(0.8)]
+    assert fates(whole, {1, 2, 3, 4}, [1])["a"] == [1, pytest.approx(0.8)]
 
 
-def play(router: Router, tree: DraftTree, committed: list[int], *, lane: int = 0, ms: float | None = None) -> DraftTree:
+def play(
+    router: StairCut, tree: DraftTree, committed: list[int], *, lane: int = 0, ms: float | None = None
+) -> DraftTree:
     (picked,) = cut(router, [[tree]], [100], lanes=[lane])
     router.settle([committed], ms)
     return picked
 
 
 def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
-    router = Router(PriceModel(cpu_table()))
+    router = StairCut(PriceModel(cpu_table()))
     for lane in (1, 2):
         router.open(lane)
     guess = line([0.8, 0.7, 0.6, 0.5])
@@ -177,7 +176,7 @@ def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
 
 
 def test_closed_lanes_teach_the_next_and_reset_forgets():
-    router = Router(PriceModel(cpu_table()))
+    router = StairCut(PriceModel(cpu_table()))
     guess = line([0.8, 0.7, 0.6, 0.5])
     before = play(router, guess, [99], lane=1).num_drafted
     for lane in range(20):
@@ -194,7 +193,7 @@ def test_closed_lanes_teach_the_next_and_reset_forgets():
 
 def test_drafting_that_loses_by_the_clock_stops():
     """Prices promise a gain, but drafted rounds take ten plain steps each (a drafter that rereads the context)."""
-    router = Router(PriceModel(flat_table(20.0)))
+    router = StairCut(PriceModel(flat_table(20.0)))
     guess, drafted, ms, tokens = line([0.7, 0.6, 0.5]), [], 0.0, 0
     for round_ in range(2000):
         tree = cut(router, [[guess]], [100_000])[0]
@@ -211,27 +210,27 @@ def test_drafting_that_loses_by_the_clock_stops():
 def test_one_round_held_up_by_the_system_does_not_end_drafting():
     ledger = Ledger(20.0, 20.0)
     for _ in range(20):
-        ledger.settle(True, 40.0, 4)
-        ledger.settle(False, 20.0, 1)
-    ledger.settle(True, 2000.0, 4)
-    assert ledger.allows(1.05)
+        ledger.settle(Arm.COPIED, 40.0, 4)
+        ledger.settle(Arm.PLAIN, 20.0, 1)
+    ledger.settle(Arm.COPIED, 2000.0, 4)
+    assert ledger.allows(Arm.COPIED, 1.05)
     for _ in range(10):
-        ledger.settle(True, 2000.0, 4)
-    assert not ledger.allows(1.05)
+        ledger.settle(Arm.COPIED, 2000.0, 4)
+    assert not ledger.allows(Arm.COPIED, 1.05)
 
 
 def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
     ledger, probes = Ledger(20.0, 40.0), []
     for round_ in range(1000):
-        drafted = ledger.allows(1.5)
+        drafted = ledger.allows(Arm.COPIED, 1.5)
         probes += [round_] if drafted else []
-        ledger.settle(drafted, 90.0 if drafted else 20.0, 1)
+        ledger.settle(Arm.COPIED if drafted else Arm.PLAIN, 90.0 if drafted else 20.0, 1)
     assert [b - a - 1 for a, b in pairwise([-1, *probes])] == [16, 32, 64, 128, 256, 256]
-    while not ledger.allows(1.5):
-        ledger.settle(False, 20.0, 1)
+    while not ledger.allows(Arm.COPIED, 1.5):
+        ledger.settle(Arm.PLAIN, 20.0, 1)
     for _ in range(4):
-        ledger.settle(True, 40.0, 6)
-    assert ledger.allows(1.05)
+        ledger.settle(Arm.COPIED, 40.0, 6)
+    assert ledger.allows(Arm.COPIED, 1.05)
 
 
 def test_a_class_found_losing_still_drafts_what_promises_more_than_it_fell_short():

@@ -14,7 +14,7 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.guide import GuideMaker
 from tandem.runtime.request import FinishReason, Request, Sampling
-from tandem.runtime.router.cut import Router
+from tandem.runtime.router.staircut import StairCut
 from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
 from tandem.runtime.thinking.guide import BUDGET, SOURCE, Closings, ThoughtsGuide
 from tandem.runtime.thinking.watcher import Loop, Watcher
@@ -84,7 +84,7 @@ def test_any_schedule_gives_the_plain_ids(
         request.prompt: thoughtful_text(request, VOCAB, CONTEXT, budget)
         for request, (_, _, _, budget) in zip(requests, asked, strict=True)
     }
-    router = Router(PriceModel()) if seed is None else RandomRouter(seed)
+    router = StairCut(PriceModel()) if seed is None else RandomRouter(seed)
     engine = Engine(
         kind(), drafters=lambda: ScriptedDrafter(answers, schedule, VOCAB), prices=FreePrices(), router=router
     )

@@ -1,0 +1,30 @@
+"""What asking the model is expected to bring a lane, from how its guesses and the copies fared on the lane's text.
+
+Knows nothing of prices or trees' insides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tandem.runtime.router.blend import Blend
+
+FOLLOW = 0.15  # weight of a new round
+FIRST_ACCEPTED = 2.0  # tokens that a model's tree is thought to bring before it was ever asked
+
+
+@dataclass(slots=True)
+class Forecast:
+    """`accepted` is the mean of tokens that the model's tree would have brought, sent to a verify or not; `run` how
+    many tokens in a row the copies foresaw."""
+
+    accepted: float = FIRST_ACCEPTED
+    run: int = 0
+
+    def learn(self, blend: Blend, committed: Sequence[int]) -> None:
+        """What a round committed, given all that was proposed for it."""
+        if any(blend.scores[1][1:]):
+            self.accepted += FOLLOW * (blend.foresaw(committed, 1)[0] - self.accepted)
+        foreseen, missed = blend.foresaw(committed, 0)
+        self.run = self.run + len(committed) if foreseen and not missed else 0

@@ -1,0 +1,188 @@
+"""StairCut: each round's drafts cut to what pays at the bundle's prices, never slower than plain.
+
+Every round with candidates calls `choose`, and `settle` with what it committed. A lane is `open`ed when it is
+admitted and `close`d when it ends. Sees trees and prices, never a drafter's inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.prices import PriceModel, context_key
+from tandem.runtime.meter import Plain
+from tandem.runtime.router.blend import Blend
+from tandem.runtime.router.calibration import Evidence, fates
+from tandem.runtime.router.costs import DraftCosts, Prior
+from tandem.runtime.router.cut import Cutter
+from tandem.runtime.router.forecast import Forecast
+from tandem.runtime.router.ledger import Arm, Ledger
+from tandem.tree import DraftTree
+
+MARGIN = 1.03  # a draft must promise this much more than the plain step
+TEACH = 0.2  # how much a closed lane moves what the next one starts from
+MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
+
+
+@dataclass(slots=True)
+class LaneEvidence:
+    """What one lane's text has taught."""
+
+    calibration: Evidence
+    forecast: Forecast = field(default_factory=Forecast)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What was chosen, until it is settled."""
+
+    lanes: Sequence[int]
+    blends: Sequence[Blend]
+    kept: Sequence[Sequence[int]]
+    context: int
+    arm: Arm
+
+
+class StairCut:
+    """Cuts drafts at the bundle's prices. What it learns of costs outlives requests; evidence is a lane's own.
+
+    With `recurrent` layers a line is committed as a tree is: a state has to be moved on, however much was right.
+    `declined` hears why a round with candidates is to be plain. `draft_prior` says what a draft costs before one was
+    measured. Without `learn_cost` costs stay those of prices and prior, and nothing is decided by wall time.
+    """
+
+    def __init__(
+        self,
+        prices: PriceModel,
+        *,
+        recurrent: bool = False,
+        declined: Callable[[Plain], None] = lambda reason: None,
+        draft_prior: Prior = lambda source, context_class, lanes: 0.0,
+        learn_cost: bool = True,
+    ) -> None:
+        self._prices, self._cutter, self._declined = prices, Cutter(prices, recurrent=recurrent), declined
+        self._learn_cost, self._draft_costs = learn_cost, DraftCosts(draft_prior)
+        self._evidence: dict[int, LaneEvidence] = {}
+        self._taught: dict[str, float] = {}
+        self._ledgers: dict[tuple[int, int], Ledger] = {}
+        self._round: Round | None = None
+
+    def open(self, lane: int) -> None:
+        """A lane starts from what closed lanes taught; lanes side by side do not touch each other's evidence."""
+        self._evidence[lane] = LaneEvidence(Evidence(dict(self._taught)))
+
+    def close(self, lane: int) -> None:
+        """Drops a lane's evidence; an unknown lane is nothing to close."""
+        evidence = self._evidence.pop(lane, None)
+        for source, factor in evidence.calibration.learned().items() if evidence else ():
+            old = self._taught.get(source, 1.0)
+            self._taught[source] = old + TEACH * (factor - old)
+
+    def reset(self) -> None:
+        """Forgets all text evidence and keeps costs."""
+        self._taught = {}
+        for lane in self._evidence:
+            self.open(lane)
+
+    def wants_model(
+        self,
+        candidates: Sequence[Sequence[DraftTree]],
+        contexts: Sequence[int],
+        max_rows: int,
+        lanes: Sequence[int],
+        source: str,
+    ) -> bool:
+        """Whether a drafter of `source`, which costs a pass of its own, is worth asking in this round.
+
+        `candidates` are those that cost nothing. Not asked is a model whose rounds have lost against plain ones, but
+        for probes; and one that promises less than what a copy that has begun already brings.
+        """
+        context, num_lanes = max(contexts), len(lanes)
+        if self._learn_cost and not self._ledger(context, num_lanes).allows(Arm.MODELLED):
+            return False
+        forecasts = [self._lane(lane).forecast for lane in lanes]
+        if not any(forecast.run for forecast in forecasts):
+            return True
+        rows = min(num_lanes * MODEL_ROWS, max_rows, MAX_TREE_ROWS)
+        ms = sum(self._prices.ms(context, kind, rows) for kind in (Kind.VERIFY_TREE, Kind.COMMIT))
+        ms += self._draft_costs.ms(source, context_key(context), num_lanes)
+        promised = num_lanes + sum(forecast.accepted for forecast in forecasts)
+        return self._cutter.best(self._blends(candidates, lanes), context, max_rows).value * ms <= promised
+
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        """Whether a request of `num_tokens` expected tokens should draft with the model at all.
+
+        It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what drafted rounds have been
+        cheaper a token than plain ones in this context class; while none is known, one is tried.
+        """
+        saving = self._ledger(context, 1).saving()
+        return saving is None or num_tokens * saving > backlog * sync_ms
+
+    def choose(
+        self,
+        candidates: Sequence[Sequence[DraftTree]],
+        contexts: Sequence[int],
+        max_rows: int,
+        lanes: Sequence[int] | None = None,
+        draft_ms: Mapping[str, float] | None = None,
+    ) -> list[DraftTree]:
+        """One tree per lane, at most `max_rows` (>= lanes) nodes together; [] is the plain step.
+
+        `contexts` are committed lengths in tokens. `lanes` are the lanes' numbers, 0, 1, .. if left out. `draft_ms`
+        holds the wall time of each source that had to be asked in this round. A lane without candidates gets a root
+        over NO_ANCHOR.
+        """
+        lanes, context = lanes or range(len(candidates)), max(contexts)
+        blends, num_lanes, spent = self._blends(candidates, lanes), len(lanes), 0.0
+        for source, ms in (draft_ms or {}).items():
+            if self._learn_cost:
+                self._draft_costs.observe(source, context_key(context), num_lanes, ms)
+            spent += self._draft_costs.ms(source, context_key(context), num_lanes)
+        arm = Arm.MODELLED if draft_ms else Arm.COPIED
+        cut = self._cutter.best(blends, context, max_rows, spent)
+        gain = cut.value / self._cutter.plain(num_lanes, context, spent)
+        promised = gain > MARGIN
+        drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
+        if not drafted:
+            self._declined(Plain.MEASURED if promised else Plain.PRICE)
+        kept: list[list[int]] = cut.kept() if drafted else [[] for _ in lanes]
+        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN)
+        return cut.trees(kept) if drafted else []
+
+    def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
+        """Learns from what each lane committed (accepted tokens and the target's own) in the round last chosen.
+
+        `ms` is the wall time of the round from draft to commit, None if something else ran in between.
+        """
+        last, self._round = self._round, None
+        assert last is not None, "settle follows choose"
+        for lane, blend, kept, tokens in zip(last.lanes, last.blends, last.kept, committed, strict=True):
+            if lane in self._evidence and len(blend) > 1:
+                evidence = self._evidence[lane]
+                evidence.calibration.learn(fates(blend, set(kept), tokens))
+                evidence.forecast.learn(blend, tokens)
+        num_tokens = sum(map(len, committed))
+        if ms is not None and num_tokens:
+            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens)
+
+    def _blends(self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]) -> list[Blend]:
+        return [
+            Blend(trees, self._lane(lane).calibration.factors) for lane, trees in zip(lanes, candidates, strict=True)
+        ]
+
+    def _lane(self, lane: int) -> LaneEvidence:
+        if lane not in self._evidence:
+            self.open(lane)
+        return self._evidence[lane]
+
+    def _ledger(self, context: int, num_lanes: int) -> Ledger:
+        key = (context_key(context), num_lanes)
+        if key not in self._ledgers:
+            plain = self._prices.ms(context, Kind.EXTEND, num_lanes) / num_lanes
+            drafted = plain
+            if num_lanes == 1:  # the table's own wall times are those of one lane
+                plain = self._prices.prior(context, "plain") or plain
+                drafted = self._prices.prior(context, "spec") or plain
+            self._ledgers[key] = Ledger(plain, drafted)
+        return self._ledgers[key]
