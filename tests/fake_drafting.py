@@ -60,6 +60,7 @@ class Drafting(ScriptedExecutor):
         num_taps = ring + OWN_ROWS * g.max_lanes
         facts = DraftGeometry(num_taps, 1, g.page_tokens * MARK_BYTES, ((1, MARK_BYTES),), TOP)
         super().__init__(*args, capacities=replace(g, drafter=facts), **options)
+        self.ring = ring
         self.draft_passes: list[tuple[Kind, int]] = []
         self.astray = 0
         self._accuracy, self._spoil = accuracy, spoil

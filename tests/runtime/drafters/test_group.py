@@ -1,0 +1,354 @@
+"""A model that drafts for the lanes of an engine: whatever it guesses, texts are the plain ones and no tap is lost."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.keys import Kind
+from tandem.prices import PriceModel
+from tandem.runtime.drafters.group import DraftGroup
+from tandem.runtime.drafters.lookup import lookup_drafters
+from tandem.runtime.engine import Engine
+from tandem.runtime.executor.base import DraftOutcome, DraftRows
+from tandem.runtime.meter import Lost
+from tandem.runtime.request import FinishReason, Request, Sampling
+from tests.fake_drafting import Drafting, DraftingExecutor, RecurrentDraftingExecutor, Spoil
+from tests.fake_guide import Remainders
+from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, geometry, marks, plain_text
+
+VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
+KINDS = [DraftingExecutor, RecurrentDraftingExecutor]
+
+
+class CheapDrafts(FreePrices):
+    """Drafts that cost next to nothing, so that chains are deep."""
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float:
+        return 1.0 if kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE) else 1e-3
+
+
+class Selective(EvenRouter):
+    """Wants the model in rounds for which `wanted` says so, by their number; `pays` decides by context and backlog."""
+
+    def __init__(
+        self,
+        wanted: Callable[[int], bool] = lambda round_: True,
+        pays: Callable[[int, int], bool] = lambda context, backlog: True,
+    ) -> None:
+        super().__init__()
+        self.rounds, self.turns = 0, list[tuple[int, int, float]]()
+        self._wanted, self._pays = wanted, pays
+
+    def wants_model(self, *asked: object) -> bool:
+        self.rounds += 1
+        return self._wanted(self.rounds - 1)
+
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        self.turns.append((context, backlog, num_tokens))
+        return self._pays(context, backlog)
+
+
+def answer(request: Request) -> list[int]:
+    return plain_text(request, VOCAB, CONTEXT)
+
+
+def engine_over(executor: Drafting, **options: object) -> Engine:
+    options = {"router": EvenRouter(), "prices": CheapDrafts(), "drafters": None, **options}
+    return Engine(executor, models=True, **options)  # type: ignore[arg-type]
+
+
+def group(engine: Engine) -> DraftGroup:
+    assert engine._models is not None
+    return engine._models
+
+
+def serve(engine: Engine, *requests: Request) -> list[Recorder]:
+    sinks = [Recorder() for _ in requests]
+    for request, sink in zip(requests, sinks, strict=True):
+        engine.submit(request, sink)
+    while engine.step():
+        pass
+    return sinks
+
+
+def check(engine: Engine, executor: Drafting, requests: Sequence[Request], sinks: Sequence[Recorder]) -> None:
+    """Answers are the plain ones, every row of the drafter found what it should, and all taps are free again."""
+    assert [sink.ids for sink in sinks] == [answer(request) for request in requests]
+    assert executor.astray == 0
+    group(engine)._ring.sweep()
+    assert group(engine).num_free_taps == executor.ring and not group(engine)._members
+
+
+requests_ = st.builds(
+    Request,
+    prompt=st.sampled_from([1, 2, 5, 8, 9, 16, 31, 48, 93, 95]).flatmap(
+        lambda n: st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n).map(tuple)
+    ),
+    max_tokens=st.integers(0, 40),
+    sampling=st.sampled_from([Sampling(), Sampling(), Sampling(temperature=1.0, seed=7)]),
+    stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
+    speculate=st.sampled_from([True, True, True, False]),
+    guides=st.sampled_from([(), (), (Remainders,), (Remainders.lax,)]),
+    logprobs=st.sampled_from([None, None, 2]),
+    prompt_logprobs=st.sampled_from([None, None, 1]),
+)
+
+
+@settings(max_examples=200)
+@given(
+    asked=st.lists(st.tuples(requests_, st.integers(0, 8), st.none() | st.integers(0, 20)), min_size=1, max_size=7),
+    num_lanes=st.integers(1, 4),
+    chunk=st.sampled_from([1, 5, 16, 40]),
+    ring=st.sampled_from([1, 3, 40, 41, 60, 150]),
+    seed=st.none() | st.integers(0, 999),
+    kind=st.sampled_from(KINDS),
+    accuracy=st.sampled_from([None, 0.0, 0.8, 1.0]),
+    lookup=st.booleans(),
+)
+def test_whatever_is_drafted_ids_are_the_plain_ones(
+    asked: list[tuple[Request, int, int | None]],
+    num_lanes: int,
+    chunk: int,
+    ring: int,
+    seed: int | None,
+    kind: type[Drafting],
+    accuracy: float | None,
+    lookup: bool,
+) -> None:
+    executor = kind(ring=ring, accuracy=accuracy)
+    engine = engine_over(
+        executor,
+        router="staircut" if seed is None else RandomRouter(seed),
+        prices=PriceModel() if seed is None else CheapDrafts(),
+        drafters=lookup_drafters() if lookup else None,
+        max_lanes=num_lanes,
+        prefill_chunk=chunk,
+    )
+    sinks = [Recorder() for _ in asked]
+    tickets = {}
+    busy, turn = True, 0
+    while busy or len(tickets) < len(asked):
+        for i, (request, start, _) in enumerate(asked):
+            if start == turn:
+                tickets[i] = engine.submit(request, sinks[i])
+        for i, (_, start, cancelled_after) in enumerate(asked):
+            if cancelled_after is not None and start + cancelled_after == turn:
+                engine.cancel(tickets[i])
+        busy = engine.step()
+        for lane in engine._lanes:
+            held = executor.kv(engine._pages.table[lane.index], lane.kv_length)
+            assert held == b"".join(marks(lane.ids[: lane.kv_length]))
+        turn += 1
+    ended = [sink.reason is not FinishReason.CANCELLED for sink in sinks]
+    for (request, _, _), sink, whole in zip(asked, sinks, ended, strict=True):
+        assert sink.ids == answer(request)[: None if whole else len(sink.ids)]
+    check(engine, executor, [], [])
+    assert engine.num_free_pages == executor.num_pages
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_that_is_right_commits_a_chain_a_round(kind: type[Drafting]) -> None:
+    executor, request = kind(accuracy=1.0), Request(tuple(range(20)), 41)
+    engine = engine_over(executor)
+    (sink,) = serve(engine, request)
+    check(engine, executor, [request], [sink])
+    assert [len(block) for block in sink.blocks] == [1] + [5] * 8
+    # The prompt is read by the first draft; then each reads the rows of the round before.
+    drafts = [(Kind.DRAFT, rows) for rows in (20, 1, 1, 1, 5, 1, 1, 1, 5)]
+    assert executor.draft_passes[:9] == drafts
+    assert engine.meter.drafted_by.values == {"mtp": 64} and engine.meter.accepted_by.values == {"mtp": 32}
+    assert engine.meter.draft_passes.values == {"draft": 32, "sync": 0}
+    assert engine.meter.draft_rows.values == {"draft": 20 + 7 * 5 + 8 * 3, "sync": 0}
+
+
+def test_lanes_draft_in_the_same_passes() -> None:
+    executor, requests = DraftingExecutor(accuracy=1.0), [Request((n, 1, 2), 21) for n in range(4)]
+    engine = engine_over(executor)
+    check(engine, executor, requests, serve(engine, *requests))
+    assert executor.draft_passes[:5] == [(Kind.DRAFT, rows) for rows in (12, 4, 4, 4, 20)]
+
+
+def test_plain_rounds_leave_the_model_alone_and_what_it_missed_is_read_by_the_next_draft() -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request(tuple(range(5)), 30)
+    engine = engine_over(executor, router=Selective(lambda round_: round_ in (9, 10)))
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.draft_passes == [(Kind.DRAFT, rows) for rows in (14, 1, 1, 1, 5, 1, 1, 1)]
+
+
+def test_a_prompt_is_read_in_pieces_where_the_ring_is_short() -> None:
+    executor, request = DraftingExecutor(ring=40, accuracy=1.0), Request(tuple(range(20)) * 4, 12)
+    engine = engine_over(executor)
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.passes[:2] == [(Kind.EXTEND, 40), (Kind.EXTEND, 40)]
+    # Of the first 40 rows one is left, so 39 are free and the second pass wants 40: the request goes on without.
+    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 1, Lost.FAILED: 0}
+    executor = DraftingExecutor(ring=41, accuracy=1.0)
+    engine = engine_over(executor)
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.draft_passes[:2] == [(Kind.SYNC, 39), (Kind.SYNC, 1)]
+    assert executor.draft_passes[2] == (Kind.DRAFT, 40)
+    assert engine.meter.draft_rows.values["sync"] == 40
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_who_is_furthest_behind_reads_or_goes_without(pays: bool) -> None:
+    executor = DraftingExecutor(ring=44, accuracy=1.0)
+    router = Selective(lambda round_: False, lambda context, backlog: pays or context == backlog)
+    engine = engine_over(executor, router=router)
+    requests = [Request((1,) * 30, 30), Request((2, 3), 30)]
+    check(engine, executor, requests, serve(engine, *requests))
+    assert router.turns[:2] == [(30, 30, 30), (2, 2, 30)]
+    # 44 rows are taken when either lane has committed 7 tokens: 36 of the longer one's 37, of which one is left.
+    assert router.turns[2] == (37, 35, 23)
+    assert executor.draft_passes[:1] == ([(Kind.SYNC, 35)] if pays else [])
+    assert engine.meter.lost.values[Lost.BEHIND] == (not pays)
+
+
+def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 20)
+    engine = engine_over(executor, router=Selective(pays=lambda context, backlog: False))
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.draft_passes == [] and engine.meter.lost.values[Lost.TURN] == 1
+    assert engine.meter.plain_rounds.values["off"] == 19
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2])
+def test_an_answer_too_short_to_draft_does_not_join(max_tokens: int) -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), max_tokens)
+    engine = engine_over(executor)
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.draft_passes == [] and sum(engine.meter.lost.values.values()) == 0
+
+
+def test_chains_end_with_the_answer() -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 4)
+    engine = engine_over(executor)
+    (sink,) = serve(engine, request)
+    check(engine, executor, [request], [sink])
+    assert [len(block) for block in sink.blocks] == [1, 3] and len(executor.draft_passes) == 2
+
+
+def test_requests_that_do_not_speculate_take_no_part() -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 20, speculate=False)
+    engine = engine_over(executor)
+    check(engine, executor, [request], serve(engine, request))
+    assert executor.draft_passes == []
+
+
+def spoilt(field: str, value: float) -> Spoil:
+    def spoil(rows: DraftRows, outcome: DraftOutcome) -> None:
+        if 0 in rows.lane and len(outcome.token):
+            getattr(outcome, field).reshape(len(outcome.token), -1)[0, -1] = value
+
+    return spoil
+
+
+def broken(rows: DraftRows, outcome: DraftOutcome) -> None:
+    raise RuntimeError("the drafter is gone")
+
+
+SPOILT = {
+    "NaN logit": spoilt("logit", math.nan),
+    "NaN sum": spoilt("lse", math.nan),
+    "infinite sum": spoilt("lse", math.inf),
+    "no sum": spoilt("lse", -math.inf),
+    "infinite logit": spoilt("logit", math.inf),
+    "logit above the sum": spoilt("logit", 3.1),
+    "id below the vocabulary": spoilt("token", -1),
+    "id above the vocabulary": spoilt("token", VOCAB),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_is_no_guess_costs_its_lane_the_model(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    executor = DraftingExecutor(accuracy=1.0, spoil=SPOILT[what])
+    engine, requests = engine_over(executor), [Request((1, 2, 3), 20), Request((4, 5), 20)]
+    sinks = serve(engine, *requests)
+    check(engine, executor, requests, sinks)
+    assert engine.meter.lost.values[Lost.FAILED] == 1
+    assert [sink.stats.drafted > 0 for sink in sinks if sink.stats] == [False, True]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "no guess" in caplog.text
+
+
+def test_a_second_choice_that_is_impossible_is_none() -> None:
+    executor = DraftingExecutor(accuracy=1.0, spoil=spoilt("logit", -math.inf))
+    engine, request = engine_over(executor), Request((1, 2, 3), 21)
+    (sink,) = serve(engine, request)
+    check(engine, executor, [request], [sink])
+    assert engine.meter.drafted_by.values == {"mtp": 16} == engine.meter.accepted_by.values
+
+
+@pytest.mark.parametrize("kind", [Kind.DRAFT, Kind.SYNC])
+def test_a_pass_that_fails_costs_its_lanes_the_model(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(rows: DraftRows, outcome: DraftOutcome) -> None:
+        if bool(rows.output_row) == (kind is Kind.DRAFT):
+            raise RuntimeError("the drafter is gone")
+
+    executor = DraftingExecutor(accuracy=1.0, ring=45, spoil=fail)
+    requests = [Request((1, 2, 3) * 15, 20), Request((4, 5), 20)]
+    engine = engine_over(executor, max_lanes=1, drafters=lookup_drafters())
+    check(engine, executor, requests, serve(engine, *requests))
+    assert engine.meter.lost.values[Lost.FAILED] == (2 if kind is Kind.DRAFT else 1)
+    assert "the drafter is gone" in caplog.text
+    assert engine.meter.drafted_by.values.get("local"), "the other drafter goes on"
+
+
+def test_deciles_learn_what_the_head_is_worth() -> None:
+    executor = DraftingExecutor(accuracy=0.5)
+    engine = engine_over(executor)
+    for m in range(3):
+        serve(engine, *(Request((n, m), 60) for n in range(VOCAB)))
+    assert group(engine)._deciles.rate(0.9) == pytest.approx(0.5, abs=0.06)
+    assert executor.astray == 0
+
+
+def test_a_new_engine_over_the_same_executor_starts_afresh() -> None:
+    executor = DraftingExecutor(accuracy=1.0)
+    for n in range(3):
+        engine, request, left = engine_over(executor), Request((n, 1, 2, 3), 30), Recorder()
+        engine.submit(request, left)
+        for _ in range(1 + n):
+            engine.step()
+        engine.close()
+        engine = engine_over(executor)
+        check(engine, executor, [request], serve(engine, request))
+
+
+def test_guides_cut_what_the_model_drafts() -> None:
+    executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 40, guides=(Remainders,))
+    engine = engine_over(executor)
+    check(engine, executor, [request], serve(engine, request))
+    assert engine.meter.drafted_by.values["mtp"] > 0
+
+
+def test_passes_of_the_model_are_priced() -> None:
+    executor, prices = DraftingExecutor(accuracy=1.0), CheapDrafts()
+    serve(engine_over(executor, prices=prices), Request((1, 2, 3), 20))
+    seen = [(kind, rows) for _, kind, rows, _ in prices.seen if kind in (Kind.DRAFT, Kind.SYNC)]
+    assert seen == executor.draft_passes != []
+
+
+def test_taps_are_asked_for_only_where_somebody_reads_them() -> None:
+    asked: list[list[int]] = []
+
+    class Heard(DraftingExecutor):
+        def run(self, kind: Kind, rows: object) -> object:  # type: ignore[override]
+            asked.append([place >= 0 for place in rows.tap_out])  # type: ignore[attr-defined]
+            return super().run(kind, rows)  # type: ignore[arg-type]
+
+    executor = Heard(accuracy=0.0)
+    serve(engine_over(executor), Request((1, 2), 6, speculate=False), Request((3, 4, 5), 6))
+    assert asked[0] == [False] * 2 + [True] * 3
+    assert all(line == [False] + [True] * (len(line) - 1) for line in asked[1:])
+    asked.clear()
+    serve(engine_over(executor), Request((1, 2), 6, speculate=False))
+    assert not any(asked)
+    assert np.all(executor.astray == 0)
