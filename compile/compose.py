@@ -1,25 +1,42 @@
-"""Composes whole passes from traced parts: embed, the layers one after another, head; and the commit.
+"""Composes whole passes from traced parts: embed, the layers one after another, head; the commit; a drafter's passes.
 
 Knows the parts' names, not their insides, and no device: a lowering turns each part into launches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
-from tandem.artifacts.io import Geometry, IoLayout
+from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Operand
 from tandem.compile.lowering import ITEM_BYTES, Lowering
+from tandem.compile.models.qwen3_5_mtp import TOP
 from tandem.compile.models.spec import FULL_ATTENTION, HybridSpec, LlamaSpec, layer_types
-from tandem.compile.models.weights import weight_name
+from tandem.compile.models.weights import mtp_weight_name, weight_name
 from tandem.compile.profile import Format, Profile
-from tandem.compile.trace import MOVES, OUTPUTS, ROWS, Part, trace_commit, trace_pass, trace_recurrent_commit
+from tandem.compile.trace import (
+    MOVES,
+    OUTPUTS,
+    RING,
+    ROWS,
+    Part,
+    trace_commit,
+    trace_draft,
+    trace_pass,
+    trace_recurrent_commit,
+)
 from tandem.keys import MAX_TREE_ROWS, Kind
 
 PAGE_TOKENS = 64
 """Tokens of a page: the tile of the attention kernels."""
+PER_OUTPUT = ("output_row", "argmax", "gap", "logits", "draft_token", "draft_logit", "draft_lse")
+"""Fields of io with an entry per output row."""
+RING_ROWS = 512
+"""Rows of the ring of taps beside those of a pass: how far lanes may be behind before a drafter forgets them."""
 ITEM = 4
 """Bytes of a value of a state, and of all factors but the first."""
 
@@ -41,6 +58,17 @@ def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, int]:
     }
 
 
+def draft_geometry(spec: LlamaSpec, planes: tuple[tuple[int, int], ...], max_rows: int) -> DraftGeometry:
+    """What the layer that drafts takes and gives, its planes of a page those of one of the model's."""
+    return DraftGeometry(
+        tap_rows=max_rows + RING_ROWS,
+        tap_width=spec.hidden_size,
+        page_bytes=PAGE_TOKENS * sum(groups * size for groups, size in planes),
+        kv_planes=planes,
+        top=TOP,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Composer:
     """Everything a program's pointers depend on."""
@@ -54,18 +82,35 @@ class Composer:
         """Appends the launches of a pass of `kind`: one that keeps all its rows, or a verify."""
         io, tree = IoLayout(self.geometry), kind is Kind.VERIFY_TREE
         keep = kind is Kind.EXTEND or not isinstance(self.spec, HybridSpec)
-        parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree, keep=keep)
-        inputs = {name: _field(io, name) for name in io.fields}
-        inputs |= {name: self._weight(f"rope.{name}", self._rope_shape()) for name in ("cos", "sin")}
+        tapped = self.geometry.drafter is not None
+        parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree, keep=keep, tapped=tapped)
+        inputs = self._inputs(io)
         (h,) = lowering.lower(parts.embed, inputs | self._bound(parts.embed))
         delta: dict[str, Operand] = {}
         for layer, layer_type in enumerate(layer_types(self.spec)):
             part = parts.blocks[layer_type] if layer else parts.first
-            operands = inputs | self._bound(part, layer) | self._memory(layer) | {"h": h} | delta
+            bound = self._bound(part, partial(weight_name, self.spec, layer=layer))
+            operands = inputs | bound | self._memory(layer) | {"h": h} | delta
             h, out = lowering.lower(part, operands)
             delta = {"delta": out}
         results = [inputs[name] for name in ("logits", "argmax", "gap")]
         lowering.lower(parts.head, inputs | self._bound(parts.head) | {"h": h} | delta, results)
+
+    def lower_draft(self, lowering: Lowering, kind: Kind) -> None:
+        """Appends the launches of a drafter's pass, a draft or a sync."""
+        io, drafter = IoLayout(self.geometry), self.geometry.drafter
+        assert isinstance(self.spec, HybridSpec) and drafter is not None
+        parts = trace_draft(self.spec, self.profile, PAGE_TOKENS, sync=kind is Kind.SYNC)
+        named, inputs = partial(mtp_weight_name, self.spec), self._inputs(io)
+        h, delta = lowering.lower(parts.entrance, inputs | self._bound(parts.entrance, named))
+        caches = self._planes("draft_kv", drafter.kv_planes, 0)
+        stream = {"h": h, "delta": delta}
+        out = lowering.lower(parts.block, inputs | self._bound(parts.block, partial(named, layer=0)) | caches | stream)
+        if parts.guesses is not None:
+            h, delta = out
+            results = [inputs[name] for name in ("logits", "draft_token", "draft_logit", "draft_lse")]
+            operands = inputs | self._bound(parts.guesses, named) | {"h": h, "delta": delta}
+            lowering.lower(parts.guesses, operands, results)
 
     def lower_commit(self, lowering: Lowering, layers: int) -> None:
         """Appends what moves K and V of the first `layers` layers of attention, one after another.
@@ -90,15 +135,24 @@ class Composer:
         """What programs need of each region, less scratch."""
         g = self.geometry
         sizes = {"weights": len(self.weights.data), "kv": g.page_bytes, "io": IoLayout(g).nbytes}
-        return sizes | ({"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {})
+        sizes |= {"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {}
+        return sizes | ({"taps": g.drafter.tap_bytes, "draft_kv": g.drafter.page_bytes} if g.drafter else {})
 
-    def _bound(self, part: Part, layer: int | None = None) -> dict[str, Operand]:
-        """The weights that a part's parameters stand for."""
+    def _inputs(self, io: IoLayout) -> dict[str, Operand]:
+        """What a part of any pass may be told: fields of io, rope tables, the ring that a drafter reads."""
+        inputs = {name: _field(io, name) for name in io.fields}
+        inputs |= {name: self._weight(f"rope.{name}", self._rope_shape()) for name in ("cos", "sin")}
+        if drafter := self.geometry.drafter:
+            shape = (RING, drafter.tap_width)
+            inputs["taps"] = Operand("taps", 0, drafter.tap_bytes, shape, drafter.tap_width, "taps")
+        return inputs
+
+    def _bound(self, part: Part, named: Callable[[str], str] | None = None) -> dict[str, Operand]:
+        """The weights that a part's parameters stand for; `named` gives their full names, by default the model's."""
+        named = named or partial(weight_name, self.spec)
         shapes = {n.name: tuple(n.meta["val"].shape) for n in part.graph.nodes if n.name in part.parameters}
         return {
-            name: self._weight(
-                weight_name(self.spec, name, layer), shapes[placeholder], self.profile.format(name, shapes[placeholder])
-            )
+            name: self._weight(named(name), shapes[placeholder], self.profile.format(name, shapes[placeholder]))
             for placeholder, name in part.parameters.items()
         }
 
@@ -120,15 +174,19 @@ class Composer:
         return self._states(self.spec, index)
 
     def _caches(self, index: int) -> dict[str, Operand]:
+        """K and V of one layer of attention."""
+        return self._planes("kv", self.geometry.kv_planes, index)
+
+    def _planes(self, region: str, planes: tuple[tuple[int, int], ...], index: int) -> dict[str, Operand]:
         """One layer's planes of a page, in the shapes of the operators' definitions."""
-        (k_groups, k_bytes), (v_groups, v_bytes) = self.geometry.kv_planes
+        (k_groups, k_bytes), (v_groups, v_bytes) = planes
         k_extent, v_extent = PAGE_TOKENS * k_groups * k_bytes, PAGE_TOKENS * v_groups * v_bytes
         base = index * (k_extent + v_extent)
         heads, width = self.spec.num_key_value_heads, self.spec.head_dim
         dtype = "bf16" if self.profile.cache.itemsize == 2 else "fp32"
         return {
-            "k_cache": Operand("kv", base, k_extent, (0, heads, width, PAGE_TOKENS), dtype=dtype),
-            "v_cache": Operand("kv", base + k_extent, v_extent, (0, heads, PAGE_TOKENS, width), dtype=dtype),
+            "k_cache": Operand(region, base, k_extent, (0, heads, width, PAGE_TOKENS), dtype=dtype),
+            "v_cache": Operand(region, base + k_extent, v_extent, (0, heads, PAGE_TOKENS, width), dtype=dtype),
         }
 
     def _states(self, spec: HybridSpec, index: int) -> dict[str, Operand]:
@@ -162,8 +220,7 @@ class Composer:
 def _field(io: IoLayout, name: str) -> Operand:
     """An io field as an operand, its capacity replaced by the size it was traced with."""
     field = io.fields[name]
-    traced = {"output_row": OUTPUTS, "argmax": OUTPUTS, "gap": OUTPUTS, "logits": OUTPUTS}
-    rows = MOVES if name.startswith("move_") else traced.get(name, ROWS)
+    rows = MOVES if name.startswith("move_") else OUTPUTS if name in PER_OUTPUT else ROWS
     count = {MOVES: "moves", OUTPUTS: "outputs", ROWS: "rows"}[rows]
     dtype = "int32" if field.dtype == "int32" else "fp32"
     return Operand("io", field.offset, field.nbytes, (rows, *field.shape[1:]), field.shape[-1], count, dtype)

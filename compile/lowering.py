@@ -138,7 +138,7 @@ class Lowering:
         g = self.io.geometry
         return {
             "table_stride": g.blocks_per_lane,
-            "page_bytes": g.page_bytes,
+            "page_bytes": g.drafter.page_bytes if g.drafter and k.place == "draft_kv" else g.page_bytes,
             "kv_heads": k.shape[1],
             "head_dim": k.shape[2],
         }

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph
 
-from tandem.compile.models import llama, qwen3_5
+from tandem.compile.models import llama, qwen3_5, qwen3_5_mtp
 from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.keys import MAX_TREE_ROWS
 
-ROWS, OUTPUTS, MOVES, LANES, BLOCKS, PAGES, SLOTS = 13, 5, 6, 3, 11, 7, 4
+ROWS, OUTPUTS, MOVES, LANES, BLOCKS, PAGES, SLOTS, RING = 13, 5, 6, 3, 11, 7, 4, 9
 """Traced sizes of the dimensions that a program reads from memory."""
 
 
@@ -81,11 +81,28 @@ def _inputs(spec: LlamaSpec) -> llama.Pass | qwen3_5.Pass:
     return qwen3_5.Pass(*inputs, _ids(ROWS), _ids(LANES)) if isinstance(spec, HybridSpec) else inputs
 
 
+@dataclass(frozen=True, slots=True)
+class DraftParts:
+    """What a drafter's pass is composed of; a sync has no guesses."""
+
+    entrance: Part
+    block: Part
+    guesses: Part | None
+
+
+def _taps(spec: LlamaSpec) -> tuple[Tensor, Tensor]:
+    """The ring, and the row of it that each row of a pass reads or leaves."""
+    return torch.empty(RING, spec.hidden_size), _ids(ROWS)
+
+
 @cache
-def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: bool, keep: bool = True) -> Parts:
+def trace_pass(
+    spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: bool, keep: bool = True, tapped: bool = False
+) -> Parts:
     """Parts of a pass that keeps all its rows, or, with `tree`, of one whose rows gather their ancestors.
 
-    Without `keep`, which only recurrent layers care for, rows leave the state as it was and factors for a commit.
+    Without `keep`, which only recurrent layers care for, rows leave the state as it was and factors for a commit. With
+    `tapped` they leave what a drafter reads.
     """
     with torch.device("meta"):
         h = torch.empty(ROWS, spec.hidden_size)
@@ -99,12 +116,26 @@ def trace_pass(spec: LlamaSpec, profile: Profile, page_tokens: int, *, tree: boo
         def block(layer_type: str, delta: Tensor | None) -> Part:
             return export_part(make[layer_type](spec, tree=tree), h, delta, _inputs(spec), *memory[layer_type])
 
-        types = layer_types(spec)
+        types, ends = layer_types(spec), (h, h.clone(), _ids(OUTPUTS))
+        tap = qwen3_5_mtp.TappedHead
         return Parts(
             embed=export_part(llama.Embed(spec), _ids(ROWS)),
             first=block(types[0], None),
             blocks={layer_type: block(layer_type, h.clone()) for layer_type in dict.fromkeys(types)},
-            head=export_part(llama.Head(spec), h, h.clone(), _ids(OUTPUTS)),
+            head=export_part(tap(spec), *ends, *_taps(spec)) if tapped else export_part(llama.Head(spec), *ends),
+        )
+
+
+@cache
+def trace_draft(spec: HybridSpec, profile: Profile, page_tokens: int, *, sync: bool) -> DraftParts:
+    """Parts of a pass of the layer that drafts, or of one that only brings its cache up to date."""
+    with torch.device("meta"):
+        h = torch.empty(ROWS, spec.hidden_size)
+        block = qwen3_5_mtp.Keys(spec) if sync else qwen3_5.AttentionBlock(spec)
+        return DraftParts(
+            entrance=export_part(qwen3_5_mtp.Entrance(spec), _ids(ROWS), *_taps(spec)),
+            block=export_part(block, h, h.clone(), _inputs(spec), *_caches(spec, profile, page_tokens)),
+            guesses=None if sync else export_part(qwen3_5_mtp.Guesses(spec), h, h.clone(), _ids(OUTPUTS), *_taps(spec)),
         )
 
 

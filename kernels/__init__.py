@@ -12,12 +12,13 @@ from tandem.kernels.conv import causal_conv, conv_commit, conv_verify
 from tandem.kernels.delta import delta_commit, delta_gates, delta_rule, delta_verify
 from tandem.kernels.embedding import embedding
 from tandem.kernels.gate import sigmoid_gate
-from tandem.kernels.head import argmax_gap, gather_rows
+from tandem.kernels.head import argmax_gap, gather_rows, scatter_rows
 from tandem.kernels.kv import kv_move, kv_write
 from tandem.kernels.linear import linear
 from tandem.kernels.norm import add_rms_norm, gated_rms_norm, rms_norm
 from tandem.kernels.rotary import rotary
 from tandem.kernels.swiglu import swiglu
+from tandem.kernels.top_k import top_k
 
 __all__ = [
     "add_rms_norm",
@@ -38,6 +39,8 @@ __all__ = [
     "linear",
     "rms_norm",
     "rotary",
+    "scatter_rows",
     "sigmoid_gate",
     "swiglu",
+    "top_k",
 ]

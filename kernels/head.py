@@ -1,4 +1,4 @@
-"""Around the head: pick the rows whose logits are wanted, and the largest logit with its lead."""
+"""Around the head: rows picked whose logits are wanted, rows left for a drafter, the largest logit with its lead."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def gather_rows(x: Tensor, row: Tensor) -> Tensor:
 @gather_rows.register_fake
 def _(x: Tensor, row: Tensor) -> Tensor:
     return x.new_empty((row.shape[0], x.shape[1]))
+
+
+@torch.library.custom_op("tandem::scatter_rows", mutates_args=("ring",))
+def scatter_rows(x: Tensor, ring: Tensor, row: Tensor) -> None:
+    """x [R, H] goes to rows `row` [R] int32 of ring [N, H], no two to one; -1 goes nowhere."""
+    kept = row >= 0
+    ring[row[kept].long()] = x[kept].to(ring.dtype)
+
+
+@scatter_rows.register_fake
+def _(x: Tensor, ring: Tensor, row: Tensor) -> None:
+    return None
 
 
 @torch.library.custom_op("tandem::argmax_gap", mutates_args=())

@@ -21,7 +21,7 @@ from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.kernels.build import read_signatures
-from tandem.keys import TARGET_KINDS, Kind
+from tandem.keys import Kind
 from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
 from tandem.runtime.executor.snapshot import Snapshot
@@ -53,17 +53,24 @@ def stage(
     context_length: int = 256,
     max_rows: int = 64,
     max_lanes: int = 4,
-    kinds: Sequence[Kind] = TARGET_KINDS,
+    kinds: Sequence[Kind] | None = None,
+    drafter: bool = False,
 ) -> Staged:
-    """Writes weights into `folder` and composes the programs of `kinds`, each once through its file format."""
+    """Writes weights into `folder` and composes programs, all or of `kinds`, each once through its file format."""
     spec, chosen = resolve(config), find_profile(profile)
     write_weights(
-        spec, chosen, tensors, folder / f"{profile}.safetensors", layout=panels, context_length=context_length
+        spec,
+        chosen,
+        tensors,
+        folder / f"{profile}.safetensors",
+        layout=panels,
+        context_length=context_length,
+        drafter=drafter,
     )
     weights = MappedWeights(folder / f"{profile}.safetensors")
-    sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes)
+    sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes, drafter=drafter)
     composer = CpuComposer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)
-    programs = {kind: decode(encode(composer.program(kind)), kind) for kind in kinds}
+    programs = {kind: decode(encode(composer.program(kind)), kind) for kind in kinds or sizes.kinds}
     return Staged(spec, weights, composer, programs)
 
 

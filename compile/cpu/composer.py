@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
+from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.compile.assembly import Assembly
-from tandem.compile.compose import PAGE_TOKENS, Composer, recurrent_facts
+from tandem.compile.compose import PAGE_TOKENS, Composer, draft_geometry, recurrent_facts
 from tandem.compile.cpu.fuse import fuse
 from tandem.compile.cpu.rules import RULES
 from tandem.compile.lowering import Lowering
 from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.kernels.signature import Signature
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, Kind
 
 LANES = 16
 """Heads are padded to whole vectors in the value pages."""
@@ -37,9 +37,9 @@ def geometry(
     *,
     max_rows: int,
     max_lanes: int,
-    drafter: DraftGeometry | None = None,
+    drafter: bool = False,
 ) -> Geometry:
-    """Capacities of a bundle for up to `context_length` tokens."""
+    """Capacities of a bundle for up to `context_length` tokens, one with its checkpoint's `drafter` or without."""
     planes = page_planes(spec, profile)
     layer_bytes = PAGE_TOKENS * sum(groups * size for groups, size in planes)
     return Geometry(
@@ -51,7 +51,7 @@ def geometry(
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * layer_bytes,
         kv_planes=planes,
-        drafter=drafter,
+        drafter=draft_geometry(spec, planes, max_rows) if drafter else None,
         **recurrent_facts(spec),
     )
 
@@ -71,6 +71,9 @@ class CpuComposer(Composer):
         lowering = Lowering(assembly, io, RULES, most, "CPU")
         if kind is Kind.COMMIT:
             self.lower_commit(lowering, self.geometry.num_layers)
+        elif kind in DRAFTER_KINDS:
+            self.lower_draft(lowering, kind)
+            assembly.rewrite(fuse)
         else:
             self.lower_pass(lowering, kind)
             assembly.rewrite(fuse)

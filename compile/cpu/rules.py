@@ -120,6 +120,25 @@ def _gather_rows(low: Lowering, node: Node) -> None:
     )
 
 
+@rule(torch.ops.tandem.scatter_rows.default)
+def _scatter_rows(low: Lowering, node: Node) -> None:
+    x, ring, row = low.rows(node.args[0]), *map(low.operand, node.args[1:])
+    low.assembly.launch(
+        "scatter_rows", count=low.count(x), x=x, x_stride=x.stride, ring=ring, tap_out=row, width=width(x)
+    )
+
+
+@rule(torch.ops.tandem.top_k.default)
+def _top_k(low: Lowering, node: Node) -> None:
+    value, top = arguments(node)
+    logits = low.rows(value)
+    token, logit, lse = (low.result(node, i) for i in range(3))
+    low.assembly.launch(
+        "top_k", count=low.count(logits), logits=logits, logits_stride=logits.stride, draft_token=token,
+        draft_logit=logit, draft_lse=lse, width=width(logits), top=top,
+    )  # fmt: skip
+
+
 @rule(torch.ops.tandem.argmax_gap.default)
 def _argmax_gap(low: Lowering, node: Node) -> None:
     logits = low.rows(node.args[0])

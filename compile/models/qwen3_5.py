@@ -99,6 +99,24 @@ class AttentionBlock(Block):
     ) -> tuple[Tensor, Tensor]:
         """As `llama.Block`: h and delta [R, H], k_cache [P, G, D, T], v_cache [P, G, T, D]."""
         h, x = self.enter(h, delta)
+        q, gate = self.project(x, inputs, k_cache, v_cache)
+        mixed = attention(
+            q,
+            k_cache,
+            v_cache,
+            inputs.position,
+            inputs.lane,
+            inputs.prefix,
+            inputs.ancestor,
+            inputs.block_table,
+            self.spec.scale,
+            self.tree,
+        )
+        gated = sigmoid_gate(mixed.view(x.shape[0], self.spec.query_size), gate)
+        return self.leave(h, linear(gated, self.o, self.o_bias))
+
+    def project(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor]:
+        """x [R, H] -> queries [R, heads, D] and gates [R, query_size]; keys and values go to the cache."""
         spec, rows = self.spec, x.shape[0]
         qkvg = linear(x, self.qkvg, self.qkvg_bias)
         k_start, v_start = spec.query_size, spec.query_size + spec.key_value_size
@@ -110,20 +128,7 @@ class AttentionBlock(Block):
         q = rotary(q, inputs.cos, inputs.sin, inputs.position)
         k = rotary(k, inputs.cos, inputs.sin, inputs.position)
         kv_write(k, v, k_cache, v_cache, inputs.lane, inputs.slot, inputs.block_table)
-        mixed = attention(
-            q,
-            k_cache,
-            v_cache,
-            inputs.position,
-            inputs.lane,
-            inputs.prefix,
-            inputs.ancestor,
-            inputs.block_table,
-            spec.scale,
-            self.tree,
-        )
-        gated = sigmoid_gate(mixed.view(rows, spec.query_size), qkvg[:, gate_start:end])
-        return self.leave(h, linear(gated, self.o, self.o_bias))
+        return q, qkvg[:, gate_start:end]
 
 
 class RecurrentBlock(Block):

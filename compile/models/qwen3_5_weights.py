@@ -43,6 +43,12 @@ def gates_last(parts: list[Tensor], heads: int) -> Tensor:
     return torch.cat((query.flatten(0, 1), k, v, gate.flatten(0, 1)))
 
 
+def columns(parts: list[Tensor], half: int) -> Tensor:
+    """The first or the second half of a matrix's inputs."""
+    (weight,) = parts
+    return weight.chunk(2, dim=1)[half]
+
+
 def _norm(name: str, width: int) -> Source:
     return Source.of({f"{name}.weight": (width,)}, one_plus)
 
@@ -90,10 +96,14 @@ def _recurrent(spec: HybridSpec) -> dict[str, Source]:
 
 
 def mtp_sources(spec: HybridSpec) -> dict[str, Source]:
-    """The layer that drafts the token behind the next: two norms, a product of both, a block of attention, a norm."""
+    """The layer that drafts the token behind the next: two norms, a product of each, a block of attention, a norm.
+
+    The checkpoint's product is of both norms side by side, the token's first; their two halves add up to it.
+    """
     hidden = spec.hidden_size
     sources = {f"mtp.{name}_norm": _norm(f"mtp.pre_fc_norm_{name}", hidden) for name in ("embedding", "hidden")}
-    sources["mtp.fc"] = Source.of({"mtp.fc.weight": (hidden, 2 * hidden)})
+    for half, name in enumerate(("embedding", "hidden")):
+        sources[f"mtp.fc_{name}"] = Source.of({"mtp.fc.weight": (hidden, 2 * hidden)}, partial(columns, half=half))
     block = layer_sources(spec, FULL_ATTENTION)
     sources |= {f"mtp.layers.0.{name}": source.under("mtp.layers.0.") for name, source in block.items()}
     sources["mtp.final_norm"] = _norm("mtp.norm", hidden)

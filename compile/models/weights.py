@@ -26,6 +26,23 @@ def weight_name(spec: LlamaSpec, name: str, layer: int | None = None) -> str:
     return "embedding" if name == "head" and spec.tie_word_embeddings else name
 
 
+def mtp_weight_name(spec: LlamaSpec, name: str, layer: int | None = None) -> str:
+    """The same of the layer that drafts, whose embedding and head are the model's."""
+    if layer is not None:
+        return f"mtp.layers.{layer}.{name}"
+    return weight_name(spec, name) if name in ("embedding", "head") else f"mtp.{name}"
+
+
+def has_mtp(spec: LlamaSpec, checkpoint: TensorSource) -> bool:
+    """Whether the checkpoint brings a layer that drafts."""
+    return isinstance(spec, HybridSpec) and any(name.startswith(qwen3_5.MTP) for name in checkpoint.names())
+
+
+def mtp_sources(spec: LlamaSpec) -> dict[str, Source]:
+    """As `weight_sources` of that layer; none for a family that has no such layer."""
+    return qwen3_5.mtp_sources(spec) if isinstance(spec, HybridSpec) else {}
+
+
 def weight_sources(spec: LlamaSpec, root: str = "model") -> dict[str, Source]:
     """Every parameter by full name, in the order of the forward; `head` is absent where it is tied.
 
@@ -64,7 +81,7 @@ def load(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tenso
     return _read(sources, checkpoint)
 
 
-def load_mtp(spec: HybridSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
+def load_mtp(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
     """The parameters of the layer that drafts, `mtp.*`, as `load` gives the others; none where there is no such layer.
 
     They are no part of the model: nothing but a drafter asks for them.
@@ -103,8 +120,8 @@ def _checked(spec: LlamaSpec, checkpoint: TensorSource) -> tuple[dict[str, Sourc
     if isinstance(spec, HybridSpec):
         root = qwen3_5.text_root(names)
         names -= _vision(spec, checkpoint)
-        if any(name.startswith(qwen3_5.MTP) for name in names):
-            drafting = qwen3_5.mtp_sources(spec)
+        if has_mtp(spec, checkpoint):
+            drafting = mtp_sources(spec)
     sources = weight_sources(spec, root)
     _check(spec, [*sources.values(), *drafting.values()], names, checkpoint)
     return sources, drafting

@@ -1,4 +1,5 @@
-// The ends of a pass: rows whose logits are wanted, and per logits row its largest value's id and lead.
+// The ends of a pass: rows whose logits are wanted, rows that are left for a drafter, and per logits row its largest
+// value's id and lead.
 #include <limits>
 
 #include "simd.h"
@@ -15,6 +16,15 @@ struct GatherArgs {
   const int32_t* row;
   float* y;
   int64_t y_stride;
+  int64_t width;
+};
+
+struct ScatterArgs {
+  const int32_t* count;
+  const float* x;
+  int64_t x_stride;
+  float* ring;
+  const int32_t* tap_out;
   int64_t width;
 };
 
@@ -43,6 +53,13 @@ TDM_KERNEL(gather_rows, GatherArgs, "<count <x =x_stride <row >y =y_stride =widt
   const Range tasks = share(*a.count, part);
   for (int64_t i = tasks.begin; i < tasks.end; ++i)
     std::memcpy(a.y + i * a.y_stride, a.x + a.row[i] * a.x_stride, static_cast<size_t>(a.width) * sizeof(float));
+}
+
+TDM_KERNEL(scatter_rows, ScatterArgs, "<count <x =x_stride !ring <tap_out =width") {
+  const Range tasks = share(*a.count, part);
+  for (int64_t i = tasks.begin; i < tasks.end; ++i)
+    if (a.tap_out[i] >= 0)
+      std::memcpy(a.ring + a.tap_out[i] * a.width, a.x + i * a.x_stride, static_cast<size_t>(a.width) * sizeof(float));
 }
 
 // The lowest id wins a tie, and then the gap is zero.

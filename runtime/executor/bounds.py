@@ -21,6 +21,7 @@ from tandem.runtime.executor.extents import (
     EXTENTS,
     FIELDS,
     FLAGS,
+    GATHERED,
     GROUP,
     HOMES,
     INPUTS_OF,
@@ -119,7 +120,12 @@ class _Bounds:
         numbers = {word[1:]: value for word, (_, value) in values.items() if word[0] == "="}
         if numbers.get("gated") and "bias" in given:
             return "a gated product takes no bias"
-        return self._numbers(stem, numbers) or self._extents(stem, form, rows, numbers, values)
+        places = {word[1:]: arguments[i] for i, word in enumerate(signature)}
+        return (
+            self._where(stem, places)
+            or self._numbers(stem, numbers, places)
+            or self._extents(stem, form, rows, numbers, values)
+        )
 
     def _kind(self, kind: str, name: str, region: int, value: int, rows: int) -> str | None:
         if kind in "=~":
@@ -129,12 +135,14 @@ class _Bounds:
         if region == CONSTANT:
             return "points nowhere"
         place, fields = self.program.regions[region].name, self.layout.fields
-        if place != (home := HOMES.get(name, place if place in ("io", "scratch") else "scratch")):
-            return f"is in {place}, not in {home}"
+        homes = HOMES.get(name, ("scratch", "io", "taps") if name == "x" else ("scratch", "io"))
+        if place not in homes:
+            return f"is in {place}, not in {homes[0]}"
         if value % WORD:
             return f"is byte {value} of {place}, no multiple of {WORD}"
         if name in FIELDS:
-            field = next((fields[field] for field in FIELDS[name] if fields[field].offset == value), None)
+            held = (fields[field] for field in FIELDS[name] if field in fields)
+            field = next((field for field in held if field.offset == value), None)
             # Block tables and slots have a row per lane, and who reads ancestors is a verify.
             least = {"block_table": 0, "state_slot": 0, "ancestor": self.geometry.verify_rows}.get(name, rows)
             if field and field.shape[0] < least:
@@ -144,10 +152,34 @@ class _Bounds:
             fits = name == "count" or place != "io" or value == fields["logits"].offset
         return None if fits else f"is byte {value} of {place}, which is another field"
 
-    def _numbers(self, stem: str, numbers: dict[str, int]) -> str | None:
+    def _where(self, stem: str, places: dict[str, tuple[int, int]]) -> str | None:
+        """Why arguments do not lie where each other's place asks for: only taps are gathered by what rows read."""
+        names = {name: self.program.regions[region].name for name, (region, _) in places.items() if region != CONSTANT}
+        if stem == "gather_rows":
+            field = next(f for f in FIELDS["row"] if self._offset(f) == places["row"][1])
+            if names["x"] not in GATHERED[field]:
+                return f"x is in {names['x']}, of which {field} names no rows"
+        elif names.get("x") == "taps":
+            return "x is in taps, not in scratch"
+        if names.get("k_cache") != names.get("v_cache"):
+            return "k_cache and v_cache are in two regions"
+        return None
+
+    def _offset(self, field: str) -> int:
+        """Where a field of io lies, -1 for one that is not there."""
+        found = self.layout.fields.get(field)
+        return found.offset if found else -1
+
+    def _numbers(self, stem: str, numbers: dict[str, int], places: dict[str, tuple[int, int]]) -> str | None:
         g = self.geometry
-        baked = {"page_bytes": g.page_bytes, "table_stride": g.blocks_per_lane, "ancestor_stride": MAX_TREE_ROWS}
+        baked = {
+            "page_bytes": self._page_bytes(places),
+            "table_stride": g.blocks_per_lane,
+            "ancestor_stride": MAX_TREE_ROWS,
+        }
         baked |= {"slot_bytes": g.state_bytes, "layers": g.recurrent_layers}
+        if g.drafter:
+            baked |= {"top": g.drafter.top} | ({"width": g.drafter.tap_width} if stem == "scatter_rows" else {})
         for name, wanted in baked.items():
             if numbers.get(name, wanted) != wanted:
                 return f"{name} is {numbers[name]}, the geometry gives {wanted}"
@@ -162,11 +194,18 @@ class _Bounds:
         head_dim, half = numbers.get("head_dim", 0), numbers.get("half", 0)
         if not 2 * half <= head_dim <= MAX_HEAD_DIM:
             return f"head_dim is {head_dim}, of which {2 * half} turn; kernels know up to {MAX_HEAD_DIM}"
-        if stem == "argmax_gap" and numbers["width"] > g.vocab_size:
+        if stem in ("argmax_gap", "top_k") and not numbers.get("top", 1) <= numbers["width"] <= g.vocab_size:
             return f"width is {numbers['width']}, the vocabulary has {g.vocab_size}"
         if numbers.get("gated") and numbers["n"] % (2 * PANEL):
             return f"n is {numbers['n']}, no whole panels of gates and partners"
         return None
+
+    def _page_bytes(self, places: dict[str, tuple[int, int]]) -> int:
+        """Bytes of a page of the cache that a launch reads or writes."""
+        drafter, (region, _) = self.geometry.drafter, places.get("k_cache", (CONSTANT, 0))
+        if drafter and region != CONSTANT and self.program.regions[region].name == "draft_kv":
+            return drafter.page_bytes
+        return self.geometry.page_bytes
 
     def _extents(
         self, stem: str, form: str, rows: int, numbers: dict[str, int], values: dict[str, tuple[int, int]]
@@ -183,8 +222,9 @@ class _Bounds:
             row, stride = prod(sizes[size] for size in extents[name]), numbers.get(f"{name}_stride")
             if stride is not None and stride < row:
                 return f"{name}_stride is {stride}, a row has {row}"
-            # Gathered rows are any of the pass.
-            last = (self.geometry.max_rows if stem == "gather_rows" and name == "x" else rows) - 1
+            # Gathered rows are any of the pass, or of the ring.
+            gathered = sizes["tap_rows"] if self.program.regions[region].name == "taps" else self.geometry.max_rows
+            last = (gathered if stem == "gather_rows" and name == "x" else rows) - 1
             # What is neither a matrix nor the cache is fp32 in every kernel.
             item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
             end = value + (row + last * (stride or 0)) * item
@@ -205,6 +245,7 @@ class _Bounds:
             "padded": _padded(numbers.get("head_dim", 0), LANES),
             "positions": g.context_length + MAX_TREE_ROWS,
             "factor_rows": MAX_TREE_ROWS,
+            "tap_rows": g.drafter.tap_rows if g.drafter else 0,
             "tail_taps": numbers.get("taps", 1) - 1,
             "outputs": numbers.get("n", 0) // (2 if numbers.get("gated") else 1),
             "stored": int(inputs * each) + more,

@@ -5,6 +5,8 @@ Words stand for numbers of a launch or for sizes that follow from them and from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 PANEL, LANES, PAGE, MAX_HEAD_DIM, MAX_TAPS = 32, 16, 64, 256, 8
 """As kernels have them: matrices are padded to panels of so many rows, heads in value pages to so many elements, pages
 hold so many tokens; no head is wider, no convolution longer."""
@@ -20,19 +22,27 @@ FIELDS: dict[str, tuple[str, ...]] = {
     name: (name,)
     for name in (
         *("token", "position", "slot", "prefix", "parent", "ancestor", "block_table", "state_slot", "argmax", "gap"),
-        *("move_lane", "move_row", "move_target"),
+        *("move_lane", "move_row", "move_target", "tap_out", "draft_token", "draft_logit", "draft_lse"),
     )
-} | {"lane": ("lane", "move_lane"), "row": ("output_row",), "source": ("move_source",), "target": ("move_target",)}
+} | {
+    "lane": ("lane", "move_lane"),
+    "row": ("output_row", "tap"),
+    "source": ("move_source",),
+    "target": ("move_target",),
+}
 """Arguments that only these fields of io may be: they hold indices, or come back to the host."""
 FACTORS = ("raw", "k_factor", "u_factor", "decay_factor")
-HOMES = (
-    dict.fromkeys(("k_cache", "v_cache"), "kv")
-    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin", "a_log", "dt_bias"), "weights")
-    | dict.fromkeys(("state", "tail"), "state")
-    | dict.fromkeys(FACTORS, "factors")
-    | dict.fromkeys(("count", *FIELDS), "io")
+HOMES: Mapping[str, tuple[str, ...]] = (
+    dict.fromkeys(("k_cache", "v_cache"), ("kv", "draft_kv"))
+    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin", "a_log", "dt_bias"), ("weights",))
+    | dict.fromkeys(("state", "tail"), ("state",))
+    | dict.fromkeys(FACTORS, ("factors",))
+    | dict.fromkeys(("count", *FIELDS), ("io",))
+    | {"ring": ("taps",)}
 )
 """Regions of arguments; rows of a pass lie in scratch or in io."""
+GATHERED = {"output_row": ("scratch", "io"), "tap": ("taps",)}
+"""By field that says which rows are gathered: where those may lie, as there are as many as it may name."""
 
 Extents = dict[str, tuple[str, ...]]
 INPUTS = ("x", "delta", "norm", "sum")
@@ -60,6 +70,8 @@ EXTENTS: dict[str, Extents] = {
     "rms_norm": _GROUPS,
     "gated_rms_norm": _GROUPS | {"gate": ("groups", "width")},
     "swiglu": {"x": ("two", "width"), "y": ("width",)},
+    "scatter_rows": _WIDE | {"ring": ("tap_rows", "width")},
+    "top_k": _WIDE,
     "embedding": {"weight": ("vocab", "stored"), "y": ("k",)},
     "linear": {"weight": ("panels", "stored"), "bias": ("n",), "y": ("outputs",)} | dict.fromkeys(INPUTS, ("k",)),
     "rotary": _HEADS | _TURNS,

@@ -1,7 +1,8 @@
 """Whether a program is of the kind that its entry says, told by the fields of io and the regions it is given.
 
 An extend's program in place of a verify's would move a state on by guesses, and a verify's in place of an extend's
-would keep nothing, or write factors of more rows than there are. Knows nothing of kernels.
+would keep nothing, or write factors of more rows than there are; a drafter's could write what texts are made of. Knows
+nothing of kernels.
 """
 
 from __future__ import annotations
@@ -13,13 +14,35 @@ import numpy as np
 from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import Program
 from tandem.errors import BundleCorrupt
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, Kind
 
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
-WORDS = {ANCESTOR: "ancestors", MOVES: "moves", FACTORS: "factors"}
-ALWAYS = {Kind.VERIFY_TREE: (ANCESTOR, FACTORS), Kind.VERIFY_CHAIN: (FACTORS,), Kind.COMMIT: (MOVES, FACTORS)}
-"""What every program of a kind is given; factors where a model keeps any."""
-NEVER = {Kind.EXTEND: (ANCESTOR, MOVES, FACTORS), Kind.VERIFY_CHAIN: (ANCESTOR, MOVES), Kind.VERIFY_TREE: (MOVES,)}
+KV, STATE, LOGITS = "kv", "state", "logits"
+TAP, TAP_OUT, DRAFT_KV, GUESSES = "tap", "tap_out", "draft_kv", "draft_token"
+DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES)
+"""What is there for a drafter alone."""
+WORDS = {
+    ANCESTOR: "ancestors", MOVES: "moves", FACTORS: "factors", KV: "the model's K and V", STATE: "states",
+    LOGITS: "logits", TAP: "taps to read", TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V",
+    GUESSES: "guesses",
+}  # fmt: skip
+ALWAYS = {
+    Kind.EXTEND: (TAP_OUT,),
+    Kind.VERIFY_CHAIN: (FACTORS, TAP_OUT),
+    Kind.VERIFY_TREE: (ANCESTOR, FACTORS, TAP_OUT),
+    Kind.COMMIT: (MOVES, FACTORS),
+    Kind.DRAFT: (TAP, TAP_OUT, DRAFT_KV, GUESSES),
+    Kind.SYNC: (TAP, DRAFT_KV),
+}
+"""What every program of a kind is given; factors where a model keeps any, a drafter's where there is one."""
+NEVER = {
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES),
+    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES),
+    Kind.COMMIT: DRAFTERS,
+    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE),
+    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES),
+}
 """What none is."""
 
 
@@ -28,13 +51,15 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
 
     `but` names what tells nothing on this device.
     """
-    given = _given(program, layout)
-    kept = layout.geometry.recurrent_layers > 0
+    g, given = layout.geometry, _given(program, layout)
+    if kind in DRAFTER_KINDS and g.drafter is None:
+        raise BundleCorrupt(f"{where}: a drafter's program in a bundle that states none; rebuild the bundle")
+    absent = {*(() if g.recurrent_layers else (FACTORS,)), *(() if g.drafter else DRAFTERS)}
     for name in NEVER.get(kind, ()):
         if name in given and name not in but:
             raise BundleCorrupt(f"{where}: its program takes {WORDS[name]}, as no {kind} does; rebuild the bundle")
     for name in ALWAYS.get(kind, ()):
-        if name not in given and name not in but and (kept or name != FACTORS):
+        if name not in given and name not in but and name not in absent:
             raise BundleCorrupt(
                 f"{where}: its program takes no {WORDS[name]}, as every {kind} does; rebuild the bundle"
             )

@@ -38,7 +38,7 @@ def test_inspect_says_what_it_is_and_where_it_may_run(sealed: Path, capsys: pyte
         "extend: 1 rows 2.0 ms, 8 rows 3.0 ms",
         manifest.content_id,
         manifest.build_id,
-        *Kind,
+        *TARGET_KINDS,
     ):
         assert words in out
 

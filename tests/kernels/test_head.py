@@ -1,4 +1,4 @@
-"""The head's ends: rows picked for logits, and the largest logit with its lead."""
+"""The head's ends: rows picked for logits, rows left for a drafter, and the largest logit with its lead."""
 
 from __future__ import annotations
 
@@ -67,6 +67,24 @@ def test_gather_rows_copies(width: int) -> None:
     x = normal(20, width)
     row = np.array([19, 0, 0, 7, 3, 19], np.int32)
     assert_bits(gather(x, row, threads=3), x[row])
+
+
+@pytest.mark.parametrize("width", (1, 17, 320))
+def test_scatter_rows_leaves_what_is_wanted(width: int) -> None:
+    x, row = normal(6, width), np.array([3, -1, 0, 11, -1, 5], np.int32)
+    for level in LEVELS:
+        ring = canvas(9, width)
+        call(
+            library(level), "scatter_rows", 3, count=len(row), x=poisoned(x, width + 3), x_stride=width + 3, ring=ring,
+            tap_out=row, width=width,
+        )  # fmt: skip
+        wanted = canvas(9, width)
+        for i in (0, 2, 3, 5):
+            wanted[row[i]] = x[i]
+        assert_bits(ring, wanted)
+    by_definition = torch.from_numpy(canvas(9, width))
+    kernels.scatter_rows(torch.from_numpy(x), by_definition, torch.from_numpy(row))
+    assert_bits(by_definition.numpy(), wanted)
 
 
 @pytest.mark.parametrize("width", (2, 3, 15, 16, 17, 31, 33, 64, 97, 1000, 49157))

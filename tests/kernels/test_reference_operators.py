@@ -130,7 +130,9 @@ def _calls() -> dict[str, tuple[object, ...]]:
         "delta_verify": (*delta, state, *past, *factors, True),
         "delta_commit": (*factors, state, *moves),
         "gather_rows": (heads[:, 0], int32(1)),
+        "scatter_rows": (heads[:, 0], torch.zeros(4, 6), int32(3, -1)),
         "argmax_gap": (heads[:, 0],),
+        "top_k": (heads[:, 0], 2),
     }
 
 
