@@ -19,6 +19,7 @@ import click
 from tandem import __version__
 from tandem.command import examples, run_command
 from tandem.keys import Kind
+from tandem.runtime.checks.replay_cli import record, replay
 
 if TYPE_CHECKING:
     from tandem.artifacts.reader import Bundle
@@ -35,6 +36,7 @@ EXAMPLES = examples(
     "tandem-check lanes BUNDLE           # 2,000 requests that come, go and hang up",
     "tandem-check sampled BUNDLE         # do draws follow the model's own distribution?",
     "tandem-check identity OLD NEW",
+    "tandem-check record BUNDLE -o texts.npz && tandem-check replay texts.npz",
 )
 
 
@@ -78,11 +80,11 @@ def spec(
         if threads:
             raise click.UsageError("--threads is for bundles of a CPU and this one is a GPU's")
         options = replace(options, threads=(None,), chunks=_chunks(opened))
-    check = Spec(opened.geometry, _opener(opened), _prompts(opened), options)
+    check = Spec(opened.geometry, _opener(opened), built_in_prompts(opened), options)
     if only is not None and only >= len(check.cases):
         raise click.UsageError(f"--case is {only}; the last one is {len(check.cases) - 1}")
     try:
-        with _progress(check.num_steps(only)) as advance:
+        with progress(check.num_steps(only)) as advance:
             report = check.run(only, advance)
     finally:
         check.close()
@@ -90,7 +92,7 @@ def spec(
     flags += [*(["--threads", str(threads)] if threads else []), *["--trust-native"] * trust_native]
     again = f"tandem-check spec {' '.join(flags)} --case {report.first.number}" if report.first else None
     facts = _about(opened) | report.facts() | {"reproduce": again}
-    _print(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
+    print_report(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
     return 0 if report.held else 1
 
 
@@ -123,16 +125,16 @@ def lanes(
     opened = open_bundle(bundle, trust_native=trust_native)
     options = Options(requests or (200 if quick else 2000), lanes or most_lanes(opened.geometry), seed)
     opener = _opener(opened)
-    check = Lanes(opened.geometry, lambda pages: opener(None, pages), _prompts(opened), opened.prices, options)
+    check = Lanes(opened.geometry, lambda pages: opener(None, pages), built_in_prompts(opened), opened.prices, options)
     try:
-        with _progress(check.num_steps()) as advance:
+        with progress(check.num_steps()) as advance:
             report = check.run(advance)
     finally:
         check.close()
     flags = [str(bundle), "--lanes", str(options.lanes), "--seed", str(seed), *["--trust-native"] * trust_native]
     again = f"tandem-check lanes {' '.join(flags)} --requests {report.first.last + 1}" if report.first else None
     facts = _about(opened) | report.facts() | {"seed": seed, "reproduce": again}
-    _print(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
+    print_report(facts, [*report.lines(), *([f"reproduce: {again}"] if again else [])], as_json)
     return 0 if report.held else 1
 
 
@@ -157,13 +159,13 @@ def sampled(bundle: Path, as_json: bool, trust_native: bool, tokens: int | None,
     opened = open_bundle(bundle, trust_native=trust_native)
     options = Options(tokens or (300 if quick else 1500), draws or (2000 if quick else 10_000), quick)
     open_executor = _opener(opened)
-    check = Sampled(opened.geometry, lambda pages: open_executor(None, pages), _prompts(opened), options)
+    check = Sampled(opened.geometry, lambda pages: open_executor(None, pages), built_in_prompts(opened), options)
     try:
-        with _progress(check.num_steps()) as advance:
+        with progress(check.num_steps()) as advance:
             report = check.run(advance)
     finally:
         check.close()
-    _print(_about(opened) | report.facts(), report.lines(), as_json)
+    print_report(_about(opened) | report.facts(), report.lines(), as_json)
     return 0 if report.held else 1
 
 
@@ -180,7 +182,7 @@ def identity(a: Path, b: Path, as_json: bool, trust_native: bool, threads: int |
 
     first, second = (open_bundle(path, trust_native=trust_native) for path in (a, b))
     report = compare(first, second, threads)
-    _print(report.facts(), report.lines(), as_json)
+    print_report(report.facts(), report.lines(), as_json)
     return 0 if report.held else 1
 
 
@@ -201,7 +203,7 @@ def _opener(bundle: Bundle) -> Callable[[int | None, int], Executor]:
     return lambda threads, num_pages: loading.open_executor(bundle, threads=threads, num_pages=num_pages)
 
 
-def _prompts(bundle: Bundle) -> dict[str, list[int]]:
+def built_in_prompts(bundle: Bundle) -> dict[str, list[int]]:
     from tandem.runtime.chat import ChatTemplate
     from tandem.runtime.checks.prompts import prompts
     from tandem.runtime.loading import read_tokenizer
@@ -212,7 +214,7 @@ def _prompts(bundle: Bundle) -> dict[str, list[int]]:
 
 
 @contextmanager
-def _progress(length: int) -> Iterator[Callable[[str], None]]:
+def progress(length: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr, for terminals only; what it yields is told the name of each step as it starts."""
     with click.progressbar(length=length, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
 
@@ -223,8 +225,12 @@ def _progress(length: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def _print(facts: dict[str, Any], lines: list[str], as_json: bool) -> None:
+def print_report(facts: dict[str, Any], lines: list[str], as_json: bool) -> None:
     click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(lines))
+
+
+cli.add_command(record)
+cli.add_command(replay)
 
 
 def main() -> None:

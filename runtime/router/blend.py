@@ -52,7 +52,7 @@ class Blend:
         rows = zip(tree.parents, tree.tokens, tree.scores, tree.sources, strict=True)
         next(rows)
         for parent, token, score, source in rows:
-            score = max(score, LEAST)
+            score = min(1.0, max(LEAST, score))  # in this order NaN is LEAST too
             key = (place[parent], token)
             here = known.get(key)
             if here is None:
@@ -143,10 +143,11 @@ class Blend:
             [self.tokens[node] for node in order],
             parents,
             [self.q[node] for node in order],
-            [self._source(node) for node in order],
+            [self.source(node) for node in order],
         )
         return tree if parents == list(range(-1, len(order) - 1)) else tree.arranged()
 
-    def _source(self, node: int) -> str:
+    def source(self, node: int) -> str:
+        """Who proposed the node, both where both did."""
         copied, modelled = self.sources[0][node], self.sources[1][node]
         return f"{copied}+{modelled}" if copied and modelled and node else copied or modelled

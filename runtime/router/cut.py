@@ -97,9 +97,9 @@ class Cutter:
                 else:
                     in_line, passes = False, tree
             ms = passes[rows] + spent
-            # A line is in place already and pays for what is rejected; a tree's path has to be moved together.
-            spared = (gained - num_lanes) / (rows - num_lanes) if in_line and not self._recurrent else 0.0
-            ms += commit[int(gained)] * (1.0 - spared)
+            # The KV of a line is in place already, however much is rejected; a tree's path is moved together.
+            if not in_line or self._recurrent:
+                ms += commit[int(gained)]
             if gained > value * ms:
                 value, best = gained / ms, rows - num_lanes
         return Cut(blends, ranked, best, value)

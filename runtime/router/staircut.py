@@ -20,7 +20,7 @@ from tandem.runtime.router.forecast import Forecast
 from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.tree import DraftTree
 
-MARGIN = 1.03  # a draft must promise this much more than the plain step
+MARGIN = 1.03
 TEACH = 0.2  # how much a closed lane moves what the next one starts from
 MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
 
@@ -49,7 +49,8 @@ class StairCut:
 
     With `recurrent` layers a line is committed as a tree is: a state has to be moved on, however much was right.
     `declined` hears why a round with candidates is to be plain. `draft_prior` says what a draft costs before one was
-    measured. Without `learn_cost` costs stay those of prices and prior, and nothing is decided by wall time.
+    measured. Without `learn_cost` costs stay those of prices and prior, and nothing is decided by wall time. A draft
+    must promise `margin` times what the plain step brings.
     """
 
     def __init__(
@@ -60,8 +61,11 @@ class StairCut:
         declined: Callable[[Plain], None] = lambda reason: None,
         draft_prior: Prior = lambda source, context_class, lanes: 0.0,
         learn_cost: bool = True,
+        cutter: type[Cutter] = Cutter,
+        margin: float = MARGIN,
     ) -> None:
-        self._prices, self._cutter, self._declined = prices, Cutter(prices, recurrent=recurrent), declined
+        self._prices, self._cutter, self._declined = prices, cutter(prices, recurrent=recurrent), declined
+        self._margin = margin
         self._learn_cost, self._draft_costs = learn_cost, DraftCosts(draft_prior)
         self._evidence: dict[int, LaneEvidence] = {}
         self._taught: dict[str, float] = {}
@@ -142,7 +146,7 @@ class StairCut:
         arm = Arm.MODELLED if draft_ms else Arm.COPIED
         cut = self._cutter.best(blends, context, max_rows, spent)
         gain = cut.value / self._cutter.plain(num_lanes, context, spent)
-        promised = gain > MARGIN
+        promised = gain > self._margin
         drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
         if not drafted:
             self._declined(Plain.MEASURED if promised else Plain.PRICE)

@@ -1,0 +1,118 @@
+"""From a block drafter's lattice to a draft tree: the greedy walk through it first, then what else is likely.
+
+A lattice has a slot for each token ahead, with a few candidates each, and scores of a candidate behind each candidate
+of the slot before. Knows nothing of how it was computed or what a row costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Literal
+
+import numpy as np
+
+from tandem.tree import DraftTree
+
+SOURCE = "block"
+TEMPERATURE = 1.4
+"""At which scores are read for the router: a lattice is surer of itself than it is right."""
+Mode = Literal["paths", "nodes"]
+Step = tuple[float, int, int, int]
+"""A node that may come next: minus its score, the row it stands in, its rank there, its parent."""
+
+
+class Lattice:
+    """`candidates` int [slots, k] are token ids and `scores` fp32 [slots, k, k] say how likely each is: by slot, by the
+    candidate of the slot before (of the first slot only row 0 counts, behind the anchor), by candidate. `greedy` are
+    the candidates that the drafter's own walk takes, one a slot.
+
+    A candidate's chance behind another is the softmax of its row over `temperature`; a node's score is the product of
+    these along its path.
+    """
+
+    def __init__(
+        self,
+        anchor: int,
+        candidates: np.ndarray,
+        scores: np.ndarray,
+        greedy: Sequence[int],
+        temperature: float = TEMPERATURE,
+    ) -> None:
+        slots, k = candidates.shape
+        if scores.shape != (slots, k, k) or len(greedy) != slots:
+            raise ValueError(f"a lattice of {slots} slots by {k} has scores {scores.shape} and a walk of {len(greedy)}")
+        self._anchor, self._greedy, self._num_slots, self._k = anchor, greedy, slots, k
+        self._tokens: list[list[int]] = candidates.tolist()
+        # Candidates first, so that sums and maxima run along what lies side by side.
+        by_row = np.ascontiguousarray(scores.reshape(slots * k, k).T, np.float32)
+        chances = np.exp((by_row - by_row.max(0)) / np.float32(temperature))
+        self._chances = chances / chances.sum(0)
+        self._ranked: dict[int, tuple[list[float], list[int]]] = {}
+
+    def chain(self, max_nodes: int) -> DraftTree:
+        """The greedy walk alone."""
+        tokens, path, row, reach = list[int](), list[float](), 0, 1.0
+        for slot, index in enumerate(self._greedy[:max_nodes]):
+            reach *= float(self._chances[index, row])
+            tokens.append(self._tokens[slot][index])
+            path.append(reach)
+            row = (slot + 1) * self._k + index
+        return DraftTree.chain(self._anchor, tokens, path, SOURCE)
+
+    def tree(self, max_nodes: int, mode: Mode = "paths") -> DraftTree:
+        """The greedy walk, and as many nodes more as `max_nodes` leaves room for.
+
+        "nodes" adds the likeliest ones: no tree of as many nodes around the walk is expected to have more accepted.
+        "paths" takes each likely side step and follows it greedily to the lattice's end, as a lone leaf brings one
+        token at most.
+        """
+        tree, frontier, k = DraftTree.root(self._anchor), list[Step](), self._k
+        tokens, parents, scores, last = tree.tokens, tree.parents, tree.scores, self._num_slots * k
+
+        def add(row: int, index: int, chance: float, parent: int) -> int:
+            """One node; the row of its children."""
+            slot = row // k
+            tokens.append(self._tokens[slot][index])
+            parents.append(parent)
+            scores.append(chance)
+            return (slot + 1) * k + index
+
+        def nominate(row: int, rank: int, parent: int) -> None:
+            if rank < k:
+                heappush(frontier, (-scores[parent] * self._rank(row)[0][rank], row, rank, parent))
+
+        spine: dict[int, int] = {}  # row -> candidate taken in it already
+        row = 0
+        for index in self._greedy[:max_nodes]:
+            spine[row] = index
+            parent = len(tokens) - 1
+            after = add(row, index, scores[parent] * float(self._chances[index, row]), parent)
+            nominate(row, 0, parent)
+            row = after
+        on_spine = len(tokens)
+        while frontier and len(tokens) <= max_nodes:
+            score, row, rank, parent = heappop(frontier)
+            nominate(row, rank + 1, parent)
+            index = self._rank(row)[1][rank]
+            if parent < on_spine - 1 and spine.get(row) == index:
+                continue
+            row = add(row, index, -score, parent)
+            while mode == "paths" and row < last and len(tokens) <= max_nodes:
+                chances, order = self._rank(row)
+                parent = len(tokens) - 1
+                nominate(row, 1, parent)
+                row = add(row, order[0], scores[parent] * chances[0], parent)
+            if row < last:
+                nominate(row, 0, len(tokens) - 1)
+        tree.sources += [SOURCE] * (len(tokens) - 1)
+        return tree.arranged()
+
+    def _rank(self, row: int) -> tuple[list[float], list[int]]:
+        """Chances in a row (slot times k, plus the candidate of the slot before), falling, and their candidates."""
+        ranked = self._ranked.get(row)
+        if ranked is None:
+            chances = self._chances[:, row].tolist()
+            order = sorted(range(self._k), key=chances.__getitem__, reverse=True)
+            self._ranked[row] = ranked = [chances[index] for index in order], order
+        return ranked
