@@ -76,7 +76,13 @@ EXAMPLES = examples(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Answer in JSON that the schema in this file accepts.",
 )
-@click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option(
+    "--drafter",
+    type=click.Choice(["auto", "mtp", "lookup", "none"]),
+    default="auto",
+    help="What guesses: the bundle's own drafting layer, lookup in the request's text, or auto, all there is. Never "
+    "changes the text.",
+)
 @click.option(
     "--router",
     default="staircut",

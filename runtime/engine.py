@@ -41,10 +41,10 @@ class Engine:
     A request that is not answered `request_timeout` seconds after it came ends with what it has.
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
-    from any. `drafters` makes a drafter per lane, and with `models` the bundle's own model drafts too; neither decodes
-    plainly. `router` is one, or the name of one over `prices` (`runtime.router.choice`); without `learn_cost` it goes
-    by no wall time. `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy
-    texts.
+    from any. `drafters` makes a drafter per lane, and with `models` that of the bundle drafts too, if there is one;
+    neither decodes plainly. `router` is one, or the name of one over `prices` (`runtime.router.choice`); without
+    `learn_cost` it goes by no wall time. `prefill_chunk` bounds the rows that one prompt takes of a pass. A
+    `relaxation` changes greedy texts.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
         self._pages = PageTable(executor.num_pages, g.page_tokens, g.max_lanes, g.blocks_per_lane)
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._models: DraftGroup | None = None
-        if models:
+        if models and g.drafter:
             self._models = DraftGroup(executor, self._pages, turns=self.router, prices=prices, meter=self.meter)
         run = self._models.run if self._models else executor.run
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, run=run, chunk=prefill_chunk)

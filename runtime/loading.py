@@ -49,7 +49,7 @@ class LoadOptions:
     `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
     """
 
-    drafter: Literal["lookup", "none"] = "lookup"
+    drafter: Literal["auto", "mtp", "lookup", "none"] = "auto"
     router: str = "staircut"
     learn_cost: bool = True
     threads: int | None = None
@@ -89,6 +89,8 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     num_lanes = options.max_num_seqs or min(GPU_LANES if bundle.on_gpu else CPU_LANES, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
+    if options.drafter == "mtp" and geometry.drafter is None:
+        raise UsageError("--drafter mtp is for bundles with a drafting layer and this one has none; leave it out")
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     executor = _serving_executor(bundle, options, context_length, num_lanes)
     try:
@@ -151,7 +153,8 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
         )
     return Engine(
         executor,
-        drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
+        drafters=lookup_drafters() if exact and options.drafter in ("auto", "lookup") else None,
+        models=exact and options.drafter in ("auto", "mtp"),
         prices=PriceModel(prices, live=options.learn_cost),
         router=options.router,
         learn_cost=options.learn_cost,
@@ -250,7 +253,8 @@ def kv_pages(geometry: Geometry, context_length: int, num_lanes: int) -> int:
     """Pages for `num_lanes` full contexts, at least one's; fewer where they and as many states would take over
     MAX_KV_SHARE of memory."""
     lane = lane_pages(geometry, context_length)
-    affordable = int(MAX_KV_SHARE * this_machine().memory - num_lanes * geometry.state_bytes) // geometry.page_bytes
+    page_bytes = geometry.page_bytes + (geometry.drafter.page_bytes if geometry.drafter else 0)
+    affordable = int(MAX_KV_SHARE * this_machine().memory - num_lanes * geometry.state_bytes) // page_bytes
     return max(lane, min(num_lanes * lane, affordable))
 
 

@@ -142,6 +142,7 @@ class Lanes:
         return Engine(
             self._company,
             drafters=mixed_drafters([greedy, every], self._geometry.vocab_size, seed),
+            models=True,
             prices=PriceModel(self._prices),
             router=Whims(self._company, self._prices, seed),
             max_lanes=self._options.lanes,

@@ -46,6 +46,9 @@ class Kept:
     def close(self, lane: int) -> None:
         pass
 
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        return True
+
     def wants_model(
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
     ) -> bool:
@@ -98,7 +101,8 @@ def record_texts(
     num_pages = min(lane_pages(bundle.geometry, longest), lane_pages(bundle.geometry, bundle.geometry.context_length))
     executor = open_executor(bundle, threads=threads, num_pages=num_pages, num_slots=1)
     kept = Kept()
-    engine = Engine(executor, drafters=lookup_drafters(), prices=PriceModel(bundle.prices), router=kept, max_lanes=1)
+    prices = PriceModel(bundle.prices)
+    engine = Engine(executor, drafters=lookup_drafters(), models=True, prices=prices, router=kept, max_lanes=1)
     try:
         texts = []
         for number, (workload, ids, stop_ids) in enumerate(prompts):

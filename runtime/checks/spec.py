@@ -13,7 +13,7 @@ from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
-from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SCRIPTED, SHAPES, Case, all_widths, design, lengths
+from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, MODEL, SCRIPTED, SHAPES, Case, all_widths, design, lengths
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for, token_ids
 from tandem.runtime.checks.prompts import last
@@ -84,7 +84,7 @@ class Spec:
         self._executors: dict[Threads, Watch] = {}
         self._plain: dict[Ask, Recording] = {}
         levels = {
-            "drafter": DRAFTERS,
+            "drafter": (*DRAFTERS, MODEL) if geometry.drafter else DRAFTERS,
             "shape": SHAPES,
             "prompt": tuple(prompts),
             "length": sizes,
@@ -131,7 +131,8 @@ class Spec:
         answers = {recording.prompt: [*recording.ids, *beyond] for recording in wanted}
         drafters = forced_drafters(case.drafter, case.shape, share, answers, self._geometry.vocab_size)
         router = FixedWidth(case.width, case.shape)
-        found = self._serve(asks, self._executor(case.threads), drafters, router, case.chunk)
+        models = case.drafter == MODEL
+        found = self._serve(asks, self._executor(case.threads), drafters, router, case.chunk, models=models)
         for lane, (one, other) in enumerate(zip(wanted, found, strict=True)):
             report.compare(number, case, lane, one, other)
 
@@ -156,10 +157,13 @@ class Spec:
         drafters: Callable[[], Drafter] | None,
         router: FixedWidth,
         chunk: int | None,
+        *,
+        models: bool = False,
     ) -> list[Recording]:
         engine = Engine(
             executor,
             drafters=drafters,
+            models=models,
             prices=PriceModel(),
             router=router,
             max_lanes=len(asks),
