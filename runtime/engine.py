@@ -268,7 +268,7 @@ class Engine:
         self._slots.release(lane.index)
         self.router.close(lane.index)
         if self._models:
-            self._models.close(lane.index)
+            self._models.close(lane.index, lane.stats.completion_tokens)
         self._idle_lanes.append(lane.index)
         _notify(lane.ticket, reason, lane.stats, error)
 

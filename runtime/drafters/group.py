@@ -7,6 +7,7 @@ draft, or when the ring is short. Knows nothing of what the model is, of texts o
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,7 @@ log = logging.getLogger("tandem.runtime")
 
 LEAST_TOKENS = 3
 """The first token of an answer comes out of the prefill, and the last one is never drafted: fewer draft nothing."""
+FOLLOW = 0.1  # weight of a new answer in how long they usually are
 
 
 class Turns(Protocol):
@@ -61,6 +63,7 @@ class DraftGroup:
         self._chains = Chains(self._passes, self._ring, prices, self._unsound)
         self._deciles = ProbDeciles()
         self._members: dict[int, Member] = {}
+        self._usual = math.inf  # tokens of an answer; most end long before what they may have
 
     @property
     def num_free_taps(self) -> int:
@@ -77,10 +80,11 @@ class DraftGroup:
         self._members[lane] = Member(drafter, max_length)
         return drafter
 
-    def close(self, lane: int) -> None:
-        """The lane has ended; one that does not draft with the model is nothing to close."""
-        if member := self._members.pop(lane, None):
-            self._ring.give(member.drafter.lose())
+    def close(self, lane: int, num_tokens: int) -> None:
+        """A lane has ended with an answer of so many tokens, drafted by the model or not."""
+        self._drop(lane)
+        known = self._usual < math.inf
+        self._usual = self._usual + FOLLOW * (num_tokens - self._usual) if known else num_tokens
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         """A pass of the target, whose rows leave their taps where their lanes draft with the model."""
@@ -128,9 +132,9 @@ class DraftGroup:
             else:
                 self._catch_up([drafter], 1)
 
-    def _pays(self, context: int, backlog: int, num_tokens: int) -> bool:
+    def _pays(self, context: int, backlog: int, num_left: int) -> bool:
         sync_ms = self._prices.ms(context, Kind.SYNC, MAX_TREE_ROWS) / MAX_TREE_ROWS
-        return self._turns.turn_pays(context, backlog, num_tokens, sync_ms)
+        return self._turns.turn_pays(context, backlog, min(num_left, self._usual), sync_ms)
 
     def _catch_up(self, drafters: Sequence[MtpDrafter], most: int) -> None:
         """Reads the oldest of what is pending of `drafters`, until `most` rows are: of each the last one is left."""
@@ -156,7 +160,11 @@ class DraftGroup:
     def _lose(self, lane: int, why: Lost) -> None:
         if lane in self._members:
             self._meter.lost.add(why)
-            self.close(lane)
+            self._drop(lane)
+
+    def _drop(self, lane: int) -> None:
+        if member := self._members.pop(lane, None):
+            self._ring.give(member.drafter.lose())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.drafters.lookup import lookup_drafters
+from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.meter import Lost
@@ -209,6 +211,31 @@ def test_who_is_furthest_behind_reads_or_goes_without(pays: bool) -> None:
     assert router.turns[2] == (37, 35, 23)
     assert executor.draft_passes[:1] == ([(Kind.SYNC, 35)] if pays else [])
     assert engine.meter.lost.values[Lost.BEHIND] == (not pays)
+
+
+def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
+    """4, 4 + 0.1 (14 - 4), and no more than it may have."""
+    router = Selective()
+    engine = engine_over(DraftingExecutor(accuracy=1.0), router=router, max_lanes=1)
+    for max_tokens in (4, 14, 50, 3):
+        serve(engine, Request((1, 2, 3), max_tokens))
+    assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
+
+
+@pytest.mark.parametrize("method", ["propose", "sync", "observe"])
+def test_an_exception_of_the_lanes_own_drafter_costs_it_the_model(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, sound = count(), getattr(MtpDrafter, method)
+
+    def fail(self: MtpDrafter, *args: object) -> object:
+        if next(calls) == 5:
+            raise ValueError("unforeseen")
+        return sound(self, *args)
+
+    monkeypatch.setattr(MtpDrafter, method, fail)
+    executor, requests = DraftingExecutor(accuracy=1.0), [Request((1, 2, 3), 40), Request((4, 5), 40)]
+    engine = engine_over(executor)
+    check(engine, executor, requests, serve(engine, *requests))
+    assert engine.meter.lost.values[Lost.FAILED] == 1
 
 
 def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
