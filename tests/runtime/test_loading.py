@@ -7,7 +7,7 @@ import queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,9 @@ from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
+from tandem.runtime.worker import Worker
 from tests.bundles import state_home
+from tests.fake_drafting import DraftingExecutor
 from tests.fakes import ScriptedExecutor, geometry
 from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
 
@@ -70,6 +72,29 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
         assert event.ids == tuple(b"3456")
     finally:
         service.worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("drafter", "lookup", "models"),
+    [("auto", True, True), ("mtp", False, True), ("lookup", True, False), ("none", False, False)],
+)
+def test_what_drafts_is_what_was_asked_for(
+    bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, drafter: Any, lookup: bool, models: bool
+) -> None:
+    executor = DraftingExecutor(capacities=CAPACITIES)
+    monkeypatch.setattr(loading, "open_executor", lambda bundle, **options: executor)
+    opened = reader.open_bundle(Path("x"))
+    monkeypatch.setattr(opened, "geometry", executor.geometry)
+    service = load(Path("x"), LoadOptions(drafter=drafter))
+    service.worker.stop()
+    made = cast(Worker, service.worker)._engine
+    assert (made._drafters is not None, made._models is not None) == (lookup, models)
+
+
+def test_a_drafting_layer_that_is_not_there_cannot_draft(bundle: list[dict[str, Any]]) -> None:
+    with pytest.raises(UsageError, match="--drafter mtp is for bundles with a drafting layer and this one has none"):
+        load(Path("x"), LoadOptions(drafter="mtp"))
+    assert bundle == [], "nothing was opened"
 
 
 def test_relaxed_rules_are_loud(bundle: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:

@@ -45,9 +45,10 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     seen: list[bool] = []
 
     class Spy(engine.Engine):
-        def __init__(self, executor: Executor, *, drafters: Any, **options: Any) -> None:
-            seen.append(drafters is not None)
-            super().__init__(executor, drafters=drafters, **options)
+        def __init__(self, executor: Executor, *, drafters: Any, models: bool, **options: Any) -> None:
+            assert models is (drafters is not None)
+            seen.append(models)
+            super().__init__(executor, drafters=drafters, models=models, **options)
 
     monkeypatch.setattr(engine, "Engine", Spy)
     return seen

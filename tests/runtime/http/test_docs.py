@@ -7,6 +7,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from tandem.keys import DRAFTER_KINDS
+from tandem.runtime.drafters.mtp import SOURCE as MTP
 from tandem.runtime.drafters.votes import SOURCE
 from tandem.runtime.engine import Engine
 from tandem.runtime.grammar.guide import SOURCE as GRAMMAR
@@ -16,7 +18,7 @@ from tandem.runtime.http.live import Live
 from tandem.runtime.http.schema import ChatBody, CompletionBody
 from tandem.runtime.http.tokens import DetokenizeBody, TokenizeBody
 from tandem.runtime.live import Occupancy, Totals
-from tandem.runtime.meter import REASONS, ROUNDS, Plain
+from tandem.runtime.meter import REASONS, ROUNDS, Lost, Plain
 from tandem.runtime.thinking import watcher
 from tandem.runtime.thinking.budget import PERCENT
 from tandem.runtime.thinking.guide import REASONS as REASONS_TO_CLOSE
@@ -90,7 +92,9 @@ def test_every_metric_stands_once_with_its_labels() -> None:
     assert says["thinking_closed_total"] == {"reason", *REASONS_TO_CLOSE}
     assert says["rounds_total"] == {"kind", *ROUNDS.values()}
     assert says["plain_rounds_total"] == {"reason", *Plain}
-    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, GRAMMAR, CLOSING}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", SOURCE, MTP, GRAMMAR, CLOSING}
+    assert says["spec_decode_num_lost_drafters_total"] == {"reason", *Lost}
+    assert says["spec_decode_passes_total"] == {"kind", *DRAFTER_KINDS}
 
 
 def test_efforts_and_bounds_of_thoughts() -> None:
