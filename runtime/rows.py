@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from tandem.keys import Kind
-from tandem.runtime.executor.base import Moves, Rows
+from tandem.runtime.executor.base import DraftRows, Moves, Rows
 from tandem.tree import DraftTree
 
 
@@ -25,6 +25,40 @@ class Span:
     start: int
     tokens: Sequence[int]
     outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSpan:
+    """Rows of one lane for a drafter, from position `start` on, each with a token and a tap to read.
+
+    The last leaves its own in row `tap_out` of the ring, -1 for nowhere.
+    """
+
+    lane: int
+    start: int
+    tokens: Sequence[int]
+    taps: Sequence[int]
+    tap_out: int = -1
+
+
+def draft_rows(kind: Kind, spans: Sequence[DraftSpan], table: np.ndarray) -> DraftRows:
+    """Rows of kind draft, which guesses behind the last row of each span, or of kind sync."""
+    position = [span.start + i for span in spans for i in range(len(span.tokens))]
+    rows = DraftRows(
+        token=[token for span in spans for token in span.tokens],
+        position=position,
+        lane=[span.lane for span in spans for _ in span.tokens],
+        slot=position,
+        prefix=[place + 1 for place in position],
+        tap=[tap for span in spans for tap in span.taps],
+        block_table=table,
+    )
+    if kind is Kind.DRAFT:
+        rows.output_row = [end - 1 for end in accumulate(len(span.tokens) for span in spans)]
+        rows.tap_out = [-1] * len(position)
+        for row, span in zip(rows.output_row, spans, strict=True):
+            rows.tap_out[row] = span.tap_out
+    return rows
 
 
 def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] = ()) -> Rows:
