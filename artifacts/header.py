@@ -11,6 +11,7 @@ from tandem.artifacts import canonical, layout
 from tandem.artifacts.manifest import FileRecord, Manifest, encode
 from tandem.device import CUDA, cuda_device
 from tandem.errors import BundleCorrupt, BundleMismatch
+from tandem.keys import DRAFTER_KINDS
 
 
 def decode(data: bytes) -> Manifest:
@@ -65,6 +66,7 @@ def _check(manifest: Manifest) -> None:
     _check_host(manifest)
     if fault := manifest.geometry.geometry().fault():
         raise _corrupt(f"{fault} - at `$.geometry`")
+    _check_drafter(manifest)
     if any(i >= manifest.geometry.vocab_size for i in manifest.tokenizer.stop_ids):
         raise _corrupt("an id outside the vocabulary - at `$.tokenizer.stop_ids`")
     if manifest.proof.differing:
@@ -106,9 +108,20 @@ def _check_resolved(manifest: Manifest) -> None:
         ("profile", manifest.profile, resolved.profile.get("name")),
         ("geometry", manifest.geometry, resolved.geometry),
         ("entries", kinds, resolved.entries),
+        ("drafter", manifest.drafter, resolved.drafter),
     ):
         if said != meant:
             raise _corrupt(f"another {field} than the configuration's - at `$.resolved.{field}`")
+
+
+def _check_drafter(manifest: Manifest) -> None:
+    """A drafter, what it takes and its entries are there together, and it is this model's."""
+    drafter, kinds = manifest.drafter, {entry.kind for entry in manifest.entries}
+    there = [drafter is not None, manifest.geometry.drafter is not None, *(kind in kinds for kind in DRAFTER_KINDS)]
+    if any(there) and not all(there):
+        raise _corrupt("a drafter, its geometry and its entries are not all there - at `$.drafter`")
+    if drafter and (fault := drafter.fault(manifest.resolved.checkpoint, manifest.geometry.vocab_size)):
+        raise _corrupt(f"{fault} - at `$.drafter`")
 
 
 def _check_entries(manifest: Manifest) -> None:

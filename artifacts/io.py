@@ -68,6 +68,11 @@ class Geometry:
         return (*TARGET_KINDS, *DRAFTER_KINDS) if self.drafter else TARGET_KINDS
 
     @property
+    def pool_bytes(self) -> int:
+        """Bytes that a page takes in all pools: the model's K and V, and a drafter's."""
+        return self.page_bytes + (self.drafter.page_bytes if self.drafter else 0)
+
+    @property
     def blocks_per_lane(self) -> int:
         """Blocks that hold a full context and the rows of one verify behind it."""
         return -(-(self.context_length + MAX_TREE_ROWS) // self.page_tokens)

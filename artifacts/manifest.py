@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from tandem.artifacts import canonical, digest, layout
+from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.quality import Quality
 from tandem.artifacts.record import Bytes, Capacity, Count, Digest, Name, Record, Version
@@ -98,7 +99,7 @@ class BuiltHere(Record, frozen=True):
     token: Digest
 
 
-class Draft(Record, frozen=True):
+class Draft(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a compiler states about a bundle; the writer adds the files and the digests."""
 
     name: Name
@@ -112,10 +113,11 @@ class Draft(Record, frozen=True):
     host: Host
     proof: ProofSummary
     quality: Quality | None
+    drafter: DrafterRecord | None = None
     resolved: Resolved
 
 
-class Manifest(Draft, frozen=True):
+class Manifest(Draft, frozen=True, kw_only=True):
     """A whole manifest. `content_id` covers what a second build repeats, `measured_id` what this build measured."""
 
     format: Literal[4]

@@ -22,4 +22,5 @@ Number = int | float
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every field is required, so that none can be dropped from a manifest unseen."""
+    """Every field is required, so that none can be dropped from a manifest unseen, but for what is of bundles with a
+    drafter alone: where that is none it is not spelt."""

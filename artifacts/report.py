@@ -14,7 +14,19 @@ from tandem.artifacts import layout, signature, trust
 from tandem.artifacts.reader import Bundle
 
 _COPIED = (
-    *("name", "family", "profile", "device", "arithmetic", "geometry", "entries", "tokenizer", "host", "proof"),
+    *(
+        "name",
+        "family",
+        "profile",
+        "device",
+        "arithmetic",
+        "geometry",
+        "drafter",
+        "entries",
+        "tokenizer",
+        "host",
+        "proof",
+    ),
     *("quality", "build_id", "content_id", "measured_id"),
 )
 _ORIGIN = {
@@ -72,6 +84,7 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
     )
     yield f"  size        {_mib(facts['bytes'])} in {len(facts['files'])} files, {_mib(weights)} of it weights"
     yield from _entry_lines(facts["entries"])
+    yield from _drafter_lines(facts["drafter"], geometry)
     yield from _gpu_lines(facts["host"])
     yield from _price_lines(facts["prices"])
     yield f"  here        {fit['grade']}"
@@ -121,6 +134,15 @@ def _entry_lines(entries: list[dict[str, Any]]) -> Iterator[str]:
         for buckets, contexts in alike.items():
             if contexts != [0] or buckets != (0,):
                 yield f"              {kind} {_contexts(sorted(contexts))}: {', '.join(map(_count, buckets))} rows"
+
+
+def _drafter_lines(drafter: dict[str, Any] | None, geometry: dict[str, Any]) -> Iterator[str]:
+    if drafter is not None:
+        held = geometry["drafter"]
+        yield (
+            f"  drafter     {drafter['kind']}: chains of {drafter['length']}, {held['top']} guesses a place, "
+            f"{held['page_bytes'] // geometry['page_tokens']:,} bytes of K and V a token"
+        )
 
 
 def _contexts(classes: list[int]) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from tandem.artifacts import digest
+from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.record import Count, Digest, Name, Record
 from tandem.keys import Kind
 
 
-class Resolved(Record, frozen=True):
+class Resolved(Record, frozen=True, kw_only=True, omit_defaults=True):
     """`spec` and `profile` are the compiler's own records, field by field; `sources` and `tools` map a file's path,
     or a tool's name, to its sha256 or version; `environment` holds what of it a compiler obeys."""
 
@@ -25,6 +26,7 @@ class Resolved(Record, frozen=True):
     device: Name
     geometry: GeometryRecord
     entries: tuple[Kind, ...]
+    drafter: DrafterRecord | None = None
     flags: tuple[str, ...]
     program_version: Count
     sources: dict[str, Digest]

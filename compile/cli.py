@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -43,6 +43,12 @@ EXAMPLES = examples(
     help="cpu, cuda, or such as cpu-x86-64-v3 or cuda-sm90; auto is the first GPU in sight if it has kernels of the "
     "profile, else the CPU.",
 )
+@click.option(
+    "--drafter",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    help="auto takes along the checkpoint's own layer that drafts (MTP), where it has one.",
+)
 @click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's, 131072 at most]")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
 @click.option("--offline", is_flag=True, help="Take a hub id from the local cache only.")
@@ -58,6 +64,7 @@ def command(
     name: str | None,
     profile: str,
     device: str,
+    drafter: Literal["auto", "none"],
     max_seq_len: int | None,
     revision: str | None,
     offline: bool,
@@ -89,8 +96,16 @@ def command(
     target = output or Path(f"{default_name(name)}-{profile}")
     checkpoint = open_checkpoint(model, revision=revision, offline=offline)
     plan = make_plan(
-        checkpoint, checkpoint.digest(), name=name, profile=profile, device=device, context_length=max_seq_len
+        checkpoint,
+        checkpoint.digest(),
+        name=name,
+        profile=profile,
+        device=device,
+        context_length=max_seq_len,
+        drafter=drafter,
     )
+    if plan.undrafted:
+        _say(plan.undrafted, quiet)
     if dry_run:
         return _print(plan.summary(), as_json)
     if manifest := _built_already(target, plan):

@@ -6,16 +6,18 @@ Reads the checkpoint's header and config, no weights but those of a tied head th
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
+from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import VERSION
 from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
 from tandem.compile.models.families import resolve
+from tandem.compile.models.qwen3_5_mtp import LENGTH
 from tandem.compile.models.spec import LlamaSpec
-from tandem.compile.models.weights import require_tensors
+from tandem.compile.models.weights import has_mtp, require_tensors
 from tandem.compile.profile import Profile, find_profile
 from tandem.compile.sources import source_digests
 from tandem.compile.store import weight_bytes
@@ -38,6 +40,9 @@ class Plan:
     geometry: Geometry
     weight_bytes: int
     resolved: Resolved
+    drafter: DrafterRecord | None
+    undrafted: str = ""
+    """Why a layer that drafts is left out, for whoever did not ask for that."""
 
     @property
     def device(self) -> str:
@@ -59,13 +64,32 @@ class Plan:
             "kv_bytes_per_token": g.page_bytes // g.page_tokens,
             "state_bytes_per_lane": g.state_bytes,
             "io_bytes": IoLayout(g).nbytes,
+        } | self._drafter_summary()
+
+    def _drafter_summary(self) -> dict[str, Any]:
+        held, page_tokens = self.geometry.drafter, self.geometry.page_tokens
+        if self.drafter is None or held is None:
+            return {"drafter": "none"}
+        return {
+            "drafter": f"{self.drafter.kind}, chains of {self.drafter.length}",
+            "drafter_kv_bytes_per_token": held.page_bytes // page_tokens,
+            "tap_bytes": held.tap_bytes,
         }
 
 
 def make_plan(
-    checkpoint: Checkpoint, digest: str, *, name: str, profile: str, device: str, context_length: int | None
+    checkpoint: Checkpoint,
+    digest: str,
+    *,
+    name: str,
+    profile: str,
+    device: str,
+    context_length: int | None,
+    drafter: Literal["auto", "none"] = "auto",
 ) -> Plan:
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
+
+    With `drafter` `auto` a layer of the checkpoint that drafts comes along, where the device has programs for it.
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes,
     CheckpointError for tensors that are missing, misshapen or unknown, and for ends of text that no text can have.
@@ -74,7 +98,10 @@ def make_plan(
     target = find_target(device, spec, chosen)
     target.require(spec, chosen)
     context = _context(spec, context_length)
-    geometry = target.geometry(spec, chosen, context)
+    found = drafter == "auto" and has_mtp(spec, checkpoint)
+    mtp = found and target.drafts
+    geometry = target.geometry(spec, chosen, context, drafter=mtp)
+    record = _mtp(digest, spec) if mtp else None
     _require_stops(spec, checkpoint)
     require_tensors(spec, checkpoint)
     resolved = Resolved(
@@ -84,13 +111,32 @@ def make_plan(
         device=target.device,
         geometry=GeometryRecord.of(geometry),
         entries=geometry.kinds,
+        drafter=record,
         flags=target.flags,
         program_version=VERSION,
         sources=source_digests(target.foreign),
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    return Plan(name, spec, chosen, target, geometry, weight_bytes(spec, chosen, target.layout), resolved)
+    unserved = f"no drafter: {target.device} has no programs yet for the layer of this checkpoint that drafts (MTP)"
+    return Plan(
+        name,
+        spec,
+        chosen,
+        target,
+        geometry,
+        weight_bytes(spec, chosen, target.layout, drafter=mtp),
+        resolved,
+        record,
+        unserved if found and not mtp else "",
+    )
+
+
+def _mtp(digest: str, spec: LlamaSpec) -> DrafterRecord:
+    """The layer that drafts, as a part of the checkpoint with this digest."""
+    return DrafterRecord(
+        kind="mtp", length=LENGTH, tap_layers=(), vocab_size=spec.vocab_size, weights=digest, target=digest
+    )
 
 
 def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:

@@ -65,7 +65,14 @@ class Target(Protocol):
         """UsageError for a model or a profile that it has no kernels for."""
         ...
 
-    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry: ...
+    @property
+    def drafts(self) -> bool:
+        """Whether it has programs for a checkpoint's layer that drafts."""
+        ...
+
+    def geometry(
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False
+    ) -> Geometry: ...
 
     def num_programs(self, geometry: Geometry) -> int:
         """How many programs a bundle of these capacities holds."""
@@ -96,6 +103,7 @@ def stage_weights(plan: Plan, checkpoint: Checkpoint, path: Path, progress: Prog
         path,
         layout=plan.target.layout,
         context_length=plan.geometry.context_length,
+        drafter=plan.drafter is not None,
         advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
     )
 

@@ -29,6 +29,7 @@ def manifest_changes(one: Manifest, two: Manifest) -> Iterator[Change]:
     yield from walk("checkpoint", old["checkpoint"], new["checkpoint"])
     yield from walk("spec", old["spec"], new["spec"])
     yield from walk("profile", _rest(old["profile"], "name"), _rest(new["profile"], "name"))
+    yield from walk("drafter", before.get("drafter"), after.get("drafter"), "drafter")
     yield from walk("geometry", before["geometry"], after["geometry"])
     yield from _source_changes(old["sources"], new["sources"])
     yield from walk("flags", old["flags"], new["flags"], "compiler")

@@ -93,7 +93,12 @@ class CudaTarget:
         for form in (profile.matrix, profile.table):
             rows.require(form)
 
-    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry:
+    @property
+    def drafts(self) -> bool:
+        return False
+
+    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
+        assert not drafter
         return geometry(spec, profile, context_length)
 
     def num_programs(self, geometry: Geometry) -> int:

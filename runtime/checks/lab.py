@@ -59,11 +59,16 @@ class Lab:
         self.history = History(executor, self.slots, kept_bytes, self.fill) if self.slots else None
         self._verified: dict[int, DraftTree] = {}  # by lane, in the order of their rows
 
-    def extend(self, lane: int, ids: Sequence[int], start: int, num_outputs: int = 1) -> list[str]:
-        """Keeps `ids` from position `start` on; digests of the logits of the last `num_outputs` of them."""
+    def extend(
+        self, lane: int, ids: Sequence[int], start: int, num_outputs: int = 1, tap_out: Sequence[int] = ()
+    ) -> list[str]:
+        """Keeps `ids` from position `start` on; digests of the logits of the last `num_outputs` of them.
+
+        `tap_out` is where they leave what a drafter reads, as in `Rows`; so it is of `verify`.
+        """
         self._seek([lane], [start])
         rows = extend_rows([Span(lane, start, ids, outputs=1)], self.table, self.slots)
-        rows.output_row = range(len(ids) - num_outputs, len(ids))
+        rows.output_row, rows.tap_out = range(len(ids) - num_outputs, len(ids)), tap_out
         found = self._run(Kind.EXTEND, rows)
         self._wrote(lane, ids, start)
         return found
@@ -83,12 +88,19 @@ class Lab:
             self.extend(lane, ids[begin : begin + step], start + begin)
 
     def verify(
-        self, kind: Kind, lanes: Sequence[int], starts: Sequence[int], trees: Sequence[DraftTree]
+        self,
+        kind: Kind,
+        lanes: Sequence[int],
+        starts: Sequence[int],
+        trees: Sequence[DraftTree],
+        tap_out: Sequence[int] = (),
     ) -> list[list[str]]:
         """Digests of every row's logits, per tree."""
         self._seek(lanes, starts)
         self._verified = dict(zip(lanes, trees, strict=True))
-        digests = iter(self._run(kind, verify_rows(kind, lanes, starts, trees, self.table, self.slots)))
+        made = verify_rows(kind, lanes, starts, trees, self.table, self.slots)
+        made.tap_out = tap_out
+        digests = iter(self._run(kind, made))
         return [[next(digests) for _ in range(len(tree))] for tree in trees]
 
     def commit(self, lanes: Sequence[int], starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:

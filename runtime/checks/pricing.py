@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tandem.keys import Kind, context_classes
+from tandem.keys import DRAFTER_KINDS, Kind, context_classes
 from tandem.runtime.checks.lab import slots_for, token_ids
-from tandem.runtime.executor.base import Executor, Moves, Rows
+from tandem.runtime.executor.base import DraftRows, Executor, Moves, Rows
 from tandem.runtime.rows import Span, extend_rows
 
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 COMMIT_ROWS = (1, 16)
+DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
 MOST_REPEATS, LEAST_REPEATS = 5, 2
 ENOUGH_MS = 60.0
 """Time in one kind of pass after which it is not repeated: noise that shows in 10 ms is little beside 60."""
@@ -35,6 +36,9 @@ def row_counts(kind: Kind, executor: Executor, bound: int = 0) -> tuple[int, ...
         return tuple(sorted({rows for k, b, rows in executor.entries if k is kind and b in (0, bound)}))
     if kind is Kind.EXTEND:
         return tuple(sorted({1, 2, min(4, g.max_rows), min(32, g.max_rows), g.max_rows}))
+    if kind in DRAFTER_KINDS:
+        counts = DRAFT_ROWS if kind is Kind.DRAFT else (*DRAFT_ROWS, g.max_rows)
+        return tuple(sorted({min(rows, g.max_rows) for rows in counts}))
     return COMMIT_ROWS if kind is Kind.COMMIT else tuple(r for r in VERIFY_ROWS if r <= g.max_outputs)
 
 
@@ -122,6 +126,9 @@ def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> floa
     after = range(context + 1, context + num_rows + 1)
     if kind is Kind.COMMIT:
         return executor.commit(Moves(zeros, after, place, table, range(num_rows), slots))
+    if kind in DRAFTER_KINDS:  # guesses of a row a lane, as all passes of a chain but the first are
+        wanted = range(max(0, num_rows - g.max_lanes), num_rows if kind is Kind.DRAFT else 0)
+        return executor.draft(kind, DraftRows(tokens, place, zeros, place, after, range(num_rows), table, wanted)).ms
     outputs = [num_rows - 1] if kind is Kind.EXTEND else range(num_rows)
     above = range(-1, num_rows - 1)
     rows = Rows(tokens, place, zeros, place, after, outputs, table, parent=above, state_slot=slots)

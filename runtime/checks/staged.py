@@ -17,7 +17,7 @@ from tandem.artifacts.program import decode
 from tandem.artifacts.weights import MappedWeights
 from tandem.device import this_machine
 from tandem.keys import Kind
-from tandem.runtime.checks import pricing
+from tandem.runtime.checks import pricing, probe
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
@@ -47,7 +47,7 @@ class StagedCpu(msgspec.Struct, tag_field="device", tag="cpu", forbid_unknown_fi
 
     def open_roomy(self, least: int, most: int) -> Executor:
         """The same over `most` pages, fewer where they would take over a quarter of memory, never below `least`."""
-        affordable = this_machine().memory // 4 // self.geometry.page_bytes
+        affordable = this_machine().memory // 4 // self.geometry.pool_bytes
         return self.open(max(least, min(most, affordable)))
 
 
@@ -113,6 +113,7 @@ def examine(staged: Staged) -> dict[str, Any]:
         say_step("identity scenario")
         fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
         oracle = {name: run_scenario(lab, sizes) for name, sizes in fitting.items()}
+        oracle |= {probe.NAME: probe.run(executor)} if g.drafter else {}
         prices = {} if report.differing else pricing.measure(executor, say_step)
     finally:
         executor.close()

@@ -87,8 +87,8 @@ class CpuExecutor:
         layout = IoLayout(g)
         scratch = scratch_bytes(list(image.programs.values()))
         state_bytes = self.num_slots * g.state_bytes
-        drafting = (num_pages * g.drafter.page_bytes, g.drafter.tap_bytes) if g.drafter else (0, 0)
-        _check_memory(scratch + layout.nbytes + num_pages * g.page_bytes + state_bytes + g.factor_bytes + sum(drafting))
+        draft_kv, taps = (num_pages * g.drafter.page_bytes, g.drafter.tap_bytes) if g.drafter else (0, 0)
+        _check_memory(scratch + layout.nbytes + num_pages * g.pool_bytes + state_bytes + g.factor_bytes + taps)
         for kind, program in image.programs.items():
             check_regions(program, layout, image.weights.nbytes)
             signatures = [image.library.signature(k.symbol) for k in program.kernels]
@@ -101,8 +101,8 @@ class CpuExecutor:
             "kv": aligned(num_pages * g.page_bytes, poison=poison),
             "state": aligned(state_bytes, poison=poison),
             "factors": aligned(g.factor_bytes, poison=poison),
-            "draft_kv": aligned(drafting[0], poison=poison),
-            "taps": aligned(drafting[1], poison=poison),
+            "draft_kv": aligned(draft_kv, poison=poison),
+            "taps": aligned(taps, poison=poison),
             "io": aligned(layout.nbytes),
             "scratch": aligned(max(scratch, ALIGNMENT), poison=poison),
         }
