@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from tandem.keys import MAX_TREE_ROWS
 
@@ -31,8 +31,9 @@ class Curve:
     blind: bool = False  # no table: the first sample of a count is believed whole
     ratio: float | None = None  # live / (table times common) over all counts; None until measured
     at: int = 0  # when it was measured last
-    ratios: dict[int, tuple[float, int]] = field(default_factory=dict)  # of a measured count, and when
+    ratios: dict[int, tuple[float, int]] = field(default_factory=dict)  # of a measured run's last count, and when
     _shape: list[float] = field(default_factory=list)
+    _runs: list[tuple[int, int]] = field(default_factory=list)
 
     def table(self, rows: int) -> float:
         """ms of the table alone: linear between counts, `step_ms` or the last slope beyond the last."""
@@ -53,20 +54,35 @@ class Curve:
         self._shape = self._shape or [self.table(r) for r in range(1, MAX_TREE_ROWS + 1)]
         return self._shape
 
+    def runs(self) -> list[tuple[int, int]]:
+        """For 1..32 rows, the first and the last count of their program: two counts of the table that cost the same are
+        one, with all between them, which is followed as one."""
+        if not self._runs:
+            self._runs = [(rows, rows) for rows in range(1, MAX_TREE_ROWS + 1)]
+            points = list(zip(self.counts, self.points, strict=True))
+            for (low, ms), (high, same) in pairwise(points):
+                if ms == same and low <= MAX_TREE_ROWS:
+                    first, last = self._runs[low - 1][0], min(high, MAX_TREE_ROWS)
+                    self._runs[first - 1 : last] = [(first, last)] * (last - first + 1)
+        return self._runs
+
     def per_rows(self, now: int, common: float, most: int = MAX_TREE_ROWS) -> list[float]:
         """ms at 0..`most` rows; 0 rows cost nothing."""
         shape, ratio = self.shape(), self.over_all(now) * common
         live = [ms * ratio for ms in shape[:most]]
-        for rows in tuple(self.ratios):  # whole at once: it may be asked for while another thread follows
-            if rows <= most:
-                live[rows - 1] = shape[rows - 1] * common * self._of(rows, now, ratio / common)
+        for last in tuple(self.ratios):  # whole at once: it may be asked for while another thread follows
+            first = self.runs()[last - 1][0]
+            if first <= most:
+                own = common * self._of(last, now, ratio / common)
+                live[first - 1 : last] = [ms * own for ms in shape[first - 1 : min(last, most)]]
         return [0.0, *accumulate(live, max)]
 
     def follow(self, rows: int, ms: float, now: int, common: float, weight: float = FOLLOW) -> float:
         """Learns a sample, the `now`th, of at most 32 rows; returns how many times its price it was."""
+        rows = self.runs()[rows - 1][1]
         table = self.shape()[rows - 1]
         if table <= 0:  # an unpriced commit has no shape to scale: it takes the sample as its price
-            self.counts, self.points, self._shape, table = [1], [ms], [], ms
+            self.counts, self.points, self._shape, self._runs, table = [1], [ms], [], [], ms
         over_all = self.over_all(now - 1)
         if self.blind and rows not in self.ratios:
             known = ratio = ms / table

@@ -26,10 +26,10 @@ Chances = dict[tuple[str, str, int], float]
 class EarlyStop(Cutter):
     """Stops at the first node that makes the round worth less, as if prices were convex."""
 
-    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int, spent: float) -> Cut:
-        best = super()._cut(blends, [], context, max_rows, spent)
+    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int) -> Cut:
+        best = super()._cut(blends, [], context, max_rows)
         for count in range(1, min(len(ranked), min(max_rows, MAX_TREE_ROWS) - len(blends)) + 1):
-            longer = super()._cut(blends, ranked[:count], context, max_rows, spent)
+            longer = super()._cut(blends, ranked[:count], context, max_rows)
             if longer.count < count:
                 break
             best = longer
@@ -41,9 +41,9 @@ class Hindsight(Cutter):
 
     ahead: Sequence[int] = ()
 
-    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int, spent: float) -> Cut:
+    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int) -> Cut:
         fates = fates_of(blends[0], self.ahead)
-        return super()._cut(blends, [(fates[node], i, node) for _, i, node in ranked], context, max_rows, spent)
+        return super()._cut(blends, [(fates[node], i, node) for _, i, node in ranked], context, max_rows)
 
 
 class Knowing(StairCut):

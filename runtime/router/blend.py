@@ -110,15 +110,14 @@ class Blend:
             q.append(min(q[parent], score * factors.get(source, 1.0)))
         return q
 
-    def foresaw(self, tokens: Sequence[int], family: int) -> tuple[int, bool]:
-        """How many of `tokens` the family's nodes foresaw, and whether they said something else then."""
+    def foreseen(self, tokens: Sequence[int], family: int) -> int:
+        """How many of `tokens` the family's nodes foresaw."""
         node, scores = 0, self.scores[family]
         for depth, token in enumerate(tokens):
-            child = self.known.get((node, token), 0)
-            if not (child and scores[child]):
-                return depth, any(parent == node and score for parent, score in zip(self.parents, scores, strict=True))
-            node = child
-        return len(tokens), False
+            node = self.known.get((node, token), 0)
+            if not (node and scores[node]):
+                return depth
+        return len(tokens)
 
     def line(self) -> list[int]:
         """The nodes of the path of most expected tokens, the anchor left out."""

@@ -47,11 +47,11 @@ class Cutter:
     def __init__(self, prices: PriceModel, *, recurrent: bool) -> None:
         self._prices, self._recurrent = prices, recurrent
 
-    def best(self, blends: Sequence[Blend], context: int, max_rows: int, spent: float = 0.0) -> Cut:
+    def best(self, blends: Sequence[Blend], context: int, max_rows: int) -> Cut:
         """The cut of most expected tokens a millisecond, of everything or of each lane's best line.
 
-        Lines have prices of their own, so a forest with branches is tried as its lines too. `spent` are milliseconds
-        that the round has cost already. A count of 0 is the plain step.
+        Lines have prices of their own, so a forest with branches is tried as its lines too. A count of 0 is the plain
+        step. What drafting took is spent, whatever is verified, and does not count.
         """
         ranked = [
             entry
@@ -59,17 +59,17 @@ class Cutter:
             for entry in zip(blend.q[1:], repeat(i), range(1, len(blend.q)), strict=False)
         ]
         ranked.sort(key=_by_falling_q)
-        cut = self._cut(blends, ranked, context, max_rows, spent)
+        cut = self._cut(blends, ranked, context, max_rows)
         lines = [blend.line() for blend in blends]
         if sum(map(len, lines)) < len(ranked):
             straight = [(blends[i].q[node], i, node) for i, line in enumerate(lines) for node in line]
             straight.sort(key=_by_falling_q)
-            cut = max(cut, self._cut(blends, straight, context, max_rows, spent), key=lambda cut: cut.value)
+            cut = max(cut, self._cut(blends, straight, context, max_rows), key=lambda cut: cut.value)
         return cut
 
-    def plain(self, num_lanes: int, context: int, spent: float = 0.0) -> float:
+    def plain(self, num_lanes: int, context: int) -> float:
         """Tokens a millisecond of the plain step."""
-        return num_lanes / (self._prices.ms(context, Kind.EXTEND, num_lanes) + spent)
+        return num_lanes / (self._prices.ms(context, Kind.EXTEND, num_lanes))
 
     def _cut(
         self,
@@ -77,7 +77,6 @@ class Cutter:
         ranked: Sequence[tuple[float, int, int]],
         context: int,
         max_rows: int,
-        spent: float,
     ) -> Cut:
         """The best count of `ranked` nodes; every count is tried, as prices are a staircase."""
         num_lanes = len(blends)
@@ -86,7 +85,7 @@ class Cutter:
         chain, tree, commit = (
             self._prices.per_rows(context, kind, most) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
         )
-        value, best = self.plain(num_lanes, context, spent), 0
+        value, best = self.plain(num_lanes, context), 0
         gained, in_line, last = float(num_lanes), True, [0] * num_lanes
         passes = chain
         for rows, (q, i, node) in enumerate(ranked, num_lanes + 1):
@@ -96,7 +95,7 @@ class Cutter:
                     last[i] = node
                 else:
                     in_line, passes = False, tree
-            ms = passes[rows] + spent
+            ms = passes[rows]
             # The KV of a line is in place already, however much is rejected; a tree's path is moved together.
             if not in_line or self._recurrent:
                 ms += commit[int(gained)]

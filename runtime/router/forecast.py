@@ -1,4 +1,4 @@
-"""What asking the model is expected to bring a lane, from how its guesses and the copies fared on the lane's text.
+"""What asking the model is expected to bring a lane, from how its guesses fared on the lane's text.
 
 Knows nothing of prices or trees' insides.
 """
@@ -16,15 +16,11 @@ FIRST_ACCEPTED = 2.0  # tokens that a model's tree is thought to bring before it
 
 @dataclass(slots=True)
 class Forecast:
-    """`accepted` is the mean of tokens that the model's tree would have brought, sent to a verify or not; `run` how
-    many tokens in a row the copies foresaw."""
+    """`accepted` is the mean of tokens that the model's tree would have brought, sent to a verify or not."""
 
     accepted: float = FIRST_ACCEPTED
-    run: int = 0
 
     def learn(self, blend: Blend, committed: Sequence[int]) -> None:
-        """What a round committed, given all that was proposed for it."""
+        """What a round committed, given all that was proposed for it; nothing where the model was not asked."""
         if any(blend.scores[1][1:]):
-            self.accepted += FOLLOW * (blend.foresaw(committed, 1)[0] - self.accepted)
-        foreseen, missed = blend.foresaw(committed, 0)
-        self.run = self.run + len(committed) if foreseen and not missed else 0
+            self.accepted += FOLLOW * (blend.foreseen(committed, 1) - self.accepted)

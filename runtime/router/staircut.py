@@ -100,19 +100,18 @@ class StairCut:
         """Whether a drafter of `source`, which costs a pass of its own, is worth asking in this round.
 
         `candidates` are those that cost nothing. Not asked is a model whose rounds have lost against plain ones, but
-        for probes; and one that promises less than what a copy that has begun already brings.
+        for probes; and one that promises less than what the others bring already, if that pays.
         """
         context, num_lanes = max(contexts), len(lanes)
         if self._learn_cost and not self._ledger(context, num_lanes).allows(Arm.MODELLED):
             return False
-        forecasts = [self._lane(lane).forecast for lane in lanes]
-        if not any(forecast.run for forecast in forecasts):
+        cut = self._cutter.best(self._blends(candidates, lanes), context, max_rows)
+        if not cut.count:
             return True
         rows = min(num_lanes * MODEL_ROWS, max_rows, MAX_TREE_ROWS)
         ms = sum(self._prices.ms(context, kind, rows) for kind in (Kind.VERIFY_TREE, Kind.COMMIT))
         ms += self._draft_costs.ms(source, context_key(context), num_lanes)
-        promised = num_lanes + sum(forecast.accepted for forecast in forecasts)
-        return self._cutter.best(self._blends(candidates, lanes), context, max_rows).value * ms <= promised
+        return cut.value * ms <= num_lanes + sum(self._lane(lane).forecast.accepted for lane in lanes)
 
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         """Whether a request of `num_tokens` expected tokens should draft with the model at all.
@@ -138,14 +137,13 @@ class StairCut:
         over NO_ANCHOR.
         """
         lanes, context = lanes or range(len(candidates)), max(contexts)
-        blends, num_lanes, spent = self._blends(candidates, lanes), len(lanes), 0.0
-        for source, ms in (draft_ms or {}).items():
-            if self._learn_cost:
+        blends, num_lanes = self._blends(candidates, lanes), len(lanes)
+        if self._learn_cost:
+            for source, ms in (draft_ms or {}).items():
                 self._draft_costs.observe(source, context_key(context), num_lanes, ms)
-            spent += self._draft_costs.ms(source, context_key(context), num_lanes)
         arm = Arm.MODELLED if draft_ms else Arm.COPIED
-        cut = self._cutter.best(blends, context, max_rows, spent)
-        gain = cut.value / self._cutter.plain(num_lanes, context, spent)
+        cut = self._cutter.best(blends, context, max_rows)
+        gain = cut.value / self._cutter.plain(num_lanes, context)
         promised = gain > self._margin
         drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
         if not drafted:
