@@ -154,7 +154,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     return Engine(
         executor,
         drafters=lookup_drafters() if exact and options.drafter in ("auto", "lookup") else None,
-        models=exact and options.drafter in ("auto", "mtp"),
+        models=exact and options.drafter in ("auto", "mtp") and _drafter_holds(bundle, executor),
         prices=PriceModel(prices, live=options.learn_cost),
         router=options.router,
         learn_cost=options.learn_cost,
@@ -163,6 +163,21 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
         request_timeout=options.request_timeout or math.inf,
         relaxation=options.relaxation,
     )
+
+
+def _drafter_holds(bundle: Bundle, executor: Executor) -> bool:
+    """Whether the bundle has a drafter that guesses as it did when it was sealed; a warning for one that does not."""
+    from tandem.runtime.checks.oracle import sealed
+    from tandem.runtime.checks.probe import NAME, probe
+
+    if bundle.geometry.drafter is None:
+        return False
+    check = probe(executor, sealed(bundle).get(NAME))
+    if check.held:
+        log.info("%s", check)
+    else:
+        log.warning("%s; it is off, answers are the same without: compile the bundle again on this machine", check)
+    return check.held
 
 
 def examine(bundle: Bundle, executor: Executor) -> tuple[bool, dict[str, Any]]:

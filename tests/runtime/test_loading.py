@@ -15,6 +15,8 @@ from tandem.artifacts import reader
 from tandem.errors import BundleCorrupt, BundleError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
+from tandem.runtime.checks import probe
+from tandem.runtime.checks.oracle import Digests
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
 from tandem.runtime.reading.formats import Format
@@ -74,21 +76,53 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
         service.worker.stop()
 
 
+def served_by(monkeypatch: pytest.MonkeyPatch, oracle: Digests | None, **options: Any) -> tuple[bool, bool]:
+    """Whether the lookup drafts, and whether the model does, over a bundle with a drafting layer."""
+    executor = DraftingExecutor(capacities=CAPACITIES)
+    monkeypatch.setattr(loading, "open_executor", lambda bundle, **options: executor)
+    opened = reader.open_bundle(Path("x"))
+    monkeypatch.setattr(opened, "geometry", executor.geometry)
+    monkeypatch.setattr(opened, "json", lambda name: {} if oracle is None else {probe.NAME: oracle})
+    service = load(Path("x"), LoadOptions(**options))
+    service.worker.stop()
+    made = cast(Worker, service.worker)._engine
+    return made._drafters is not None, made._models is not None
+
+
+@pytest.fixture
+def guesses() -> Digests:
+    return probe.run(DraftingExecutor(capacities=CAPACITIES))
+
+
 @pytest.mark.parametrize(
     ("drafter", "lookup", "models"),
     [("auto", True, True), ("mtp", False, True), ("lookup", True, False), ("none", False, False)],
 )
 def test_what_drafts_is_what_was_asked_for(
-    bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, drafter: Any, lookup: bool, models: bool
+    bundle: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    guesses: Digests,
+    drafter: Any,
+    lookup: bool,
+    models: bool,
 ) -> None:
-    executor = DraftingExecutor(capacities=CAPACITIES)
-    monkeypatch.setattr(loading, "open_executor", lambda bundle, **options: executor)
-    opened = reader.open_bundle(Path("x"))
-    monkeypatch.setattr(opened, "geometry", executor.geometry)
-    service = load(Path("x"), LoadOptions(drafter=drafter))
-    service.worker.stop()
-    made = cast(Worker, service.worker)._engine
-    assert (made._drafters is not None, made._models is not None) == (lookup, models)
+    assert served_by(monkeypatch, guesses, drafter=drafter) == (lookup, models)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_drafter_that_guesses_otherwise_than_sealed_is_off(
+    bundle: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    guesses: Digests,
+    sealed: bool,
+) -> None:
+    oracle = [*guesses[:-1], (guesses[-1][0], "f" * 64)] if sealed else None
+    assert served_by(monkeypatch, oracle) == (True, False)
+    (record,) = caplog.records
+    assert "it is off, answers are the same without: compile the bundle again" in record.getMessage()
 
 
 def test_a_drafting_layer_that_is_not_there_cannot_draft(bundle: list[dict[str, Any]]) -> None:
