@@ -119,7 +119,7 @@ class StairCut:
         It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what drafted rounds have been
         cheaper a token than plain ones in this context class; while none is known, one is tried.
         """
-        saving = self._ledger(context, 1).saving()
+        saving = self._ledger(context, 1).saving() if self._learn_cost else None
         return saving is None or num_tokens * saving > backlog * sync_ms
 
     def choose(
