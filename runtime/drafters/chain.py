@@ -69,16 +69,22 @@ class Stake:
 
     def __init__(self, prices: Prices, context: int, num_lanes: int) -> None:
         self._prices, self._context, self._num_lanes = prices, context, num_lanes
-        self._rows, self._ms, self.gained = num_lanes, 0.0, 0.0
+        self._known: dict[tuple[Kind, int], float] = {}
+        self._rows, self._spent, self.gained = num_lanes, 0.0, 0.0
 
     def paid(self, rows: int) -> None:
         """A draft pass that guessed behind `rows` rows; what it read besides would have been read some time."""
-        self._ms += self._prices.ms(self._context, Kind.DRAFT, rows)
+        self._spent += self._ms(Kind.DRAFT, rows)
         self._rows += rows
 
     def raised_by(self, hope: float, rows: int) -> bool:
         """Whether another pass for `rows` guesses, `hope` of them right, gives more tokens a millisecond."""
-        price, context, lanes = self._prices.ms, self._context, self._num_lanes
-        verify, wider = (price(context, Kind.VERIFY_CHAIN, n) for n in (self._rows, self._rows + rows))
-        best = max(lanes / price(context, Kind.EXTEND, lanes), (lanes + self.gained) / (verify + self._ms))
-        return hope > best * (price(context, Kind.DRAFT, rows) + wider - verify)
+        lanes, now = self._num_lanes, self._ms(Kind.VERIFY_CHAIN, self._rows)
+        more = self._ms(Kind.DRAFT, rows) + self._ms(Kind.VERIFY_CHAIN, self._rows + rows) - now
+        best = max(lanes / self._ms(Kind.EXTEND, lanes), (lanes + self.gained) / (now + self._spent))
+        return hope > best * more
+
+    def _ms(self, kind: Kind, rows: int) -> float:
+        if (kind, rows) not in self._known:
+            self._known[kind, rows] = self._prices.ms(self._context, kind, rows)
+        return self._known[kind, rows]
