@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import msgspec
@@ -122,7 +123,7 @@ def converse(module: str, request: dict[str, Any], advance: Callable[[str], None
         child: subprocess.Popen[bytes] | None = None
         try:
             with held_back():
-                child = subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, env=_environment())
+                child = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=errors, env=_environment())
             if (result := _listen(child, advance)) is not None:
                 return result
             child.wait()

@@ -38,5 +38,5 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in come:
-            signal.raise_signal(number)
+        for struck in come:
+            signal.raise_signal(struck)
