@@ -123,5 +123,8 @@ def _oracle_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[C
             continue
         steps = list(zip(one, two, strict=False)) if isinstance(one, list) and isinstance(two, list) else []
         apart = [old for old, new in steps if old != new]
+        if one is None or two is None:
+            yield Change("oracle", name, one, two, f"{name}: in the {'second' if one is None else 'first'} only")
+            continue
         first = f", first at {apart[0][0]}" if apart and isinstance(apart[0], list) and apart[0] else ""
         yield Change("oracle", name, one, two, f"{name}: {len(apart)} of {len(steps)} digests differ{first}")

@@ -79,8 +79,11 @@ class DraftsProof:
         self.report.compare("drafts: the model's state", self.lab.state(0, len(text)), before)
 
     def _spoil(self, text: Sequence[int], taps: Sequence[int]) -> None:
-        """Other tokens' K and V in every slot."""
-        self._draft.sync(0, text[:0:-1], 0, taps[: len(text) - 1])
+        """Other tokens' K and V in every slot, by drafts, so that a sync has something to put right."""
+        others = text[:0:-1]
+        for begin in range(0, len(others), self._max_rows):
+            tokens = others[begin : begin + self._max_rows]
+            self._draft.guesses(0, tokens, begin, taps[begin : begin + len(tokens)])
 
     def _taps(self, text: Sequence[int], plain: Sequence[str], wanted: Sequence[str]) -> None:
         """The model's rows in passes of every kind leave the same taps, wherever in the ring."""

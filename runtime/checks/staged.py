@@ -17,7 +17,7 @@ from tandem.artifacts.program import decode
 from tandem.artifacts.weights import MappedWeights
 from tandem.device import this_machine
 from tandem.keys import Kind
-from tandem.runtime.checks import pricing, probe
+from tandem.runtime.checks import draft_scenario, pricing
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.scenario import SCENARIOS, run_scenario
@@ -113,7 +113,7 @@ def examine(staged: Staged) -> dict[str, Any]:
         say_step("identity scenario")
         fitting = {name: sizes for name, sizes in SCENARIOS.items() if sizes.tokens <= g.context_length}
         oracle = {name: run_scenario(lab, sizes) for name, sizes in fitting.items()}
-        oracle |= {probe.NAME: probe.run(executor)} if g.drafter else {}
+        oracle |= {draft_scenario.NAME: draft_scenario.run(executor)} if g.drafter else {}
         prices = {} if report.differing else pricing.measure(executor, say_step)
     finally:
         executor.close()

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tandem.artifacts.digest import build_id
+from tandem.artifacts.io import DraftGeometry
 from tandem.artifacts.resolved import Resolved
 from tandem.compile import plan as door
 from tandem.compile import sources, tools
@@ -31,6 +32,7 @@ INERT_PLAN_FIELDS = {
     "target": "told by `device` and `flags`",
     "weight_bytes": "follows from spec and profile",
     "resolved": "what is hashed",
+    "undrafted": "told by `drafter`",
 }
 INERT_OPTIONS = {
     "accept_quality": "whether a bundle is sealed, not what it holds",
@@ -45,6 +47,7 @@ INERT_OPTIONS = {
     "version": "nothing is built",
 }
 RESOLVED_OPTIONS = {"model": "checkpoint", "profile": "profile", "device": "device", "max_seq_len": "geometry"}
+RESOLVED_OPTIONS |= {"drafter": "drafter"}
 CLASSES = {
     "comment": r"//[^\n]*|/\*.*?\*/",
     "include": r"^#[ \t]*include[^\n]*",
@@ -161,10 +164,17 @@ def test_every_field_of_spec_profile_and_geometry_moves_it(
     geometries = [
         dataclasses.replace(made.geometry, **{n: ((1, 1),) if n == "kv_planes" else other(getattr(made.geometry, n))})
         for n in _fields(made.geometry)
+        if n != "drafter"
     ]
+    drafter = DraftGeometry(600, 48, 4096, ((1, 2), (1, 2)), 2)
+    drafters = [
+        drafter,
+        *(dataclasses.replace(drafter, **{n: ((1, 1),) if n == "kv_planes" else 7}) for n in _fields(drafter)),
+    ]
+    geometries += [dataclasses.replace(made.geometry, drafter=drafter) for drafter in drafters]
     ids = []
     # Impossible sizes are not planned: only what the plan records of them is asked for here.
-    monkeypatch.setattr(door, "weight_bytes", lambda *_: 0)
+    monkeypatch.setattr(door, "weight_bytes", lambda *_, **__: 0)
     monkeypatch.setattr(door, "require_tensors", lambda *_: None)
     _same_tools(monkeypatch, made)
     places = (door, "resolve", specs), (door, "find_profile", profiles), (cpu, "geometry", geometries)

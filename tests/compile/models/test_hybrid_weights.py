@@ -129,7 +129,8 @@ def test_a_drafting_layer_is_recognised_and_kept_apart(tmp_path: Path, family: s
     found = read_tensors(tmp_path)
     assert dict(load(spec, found)).keys() == dict(load(spec, tensors)).keys()
     drafting = dict(load_mtp(spec, found))
-    assert torch.equal(drafting["mtp.fc"], stored["mtp.fc.weight"])
+    halves = drafting["mtp.fc_embedding"], drafting["mtp.fc_hidden"]
+    assert torch.equal(torch.cat(halves, 1), stored["mtp.fc.weight"])
     assert torch.equal(drafting["mtp.hidden_norm"], 1 + stored["mtp.pre_fc_norm_hidden.weight"])
     block = {name.removeprefix("mtp.layers.0."): t.shape for name, t in drafting.items() if "layers" in name}
     assert block == {name: parameter.shape for name, parameter in AttentionBlock(spec).named_parameters()}

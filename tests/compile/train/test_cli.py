@@ -66,7 +66,7 @@ def test_a_run_that_stops_and_goes_on(
     model = places / "model"
     spec = resolve(read_config(model))
     assert (spec.family, spec.vocab_size) == ("qwen3_5", 400)
-    assert len(list(load_mtp(spec, read_tensors(model)))) == 12  # type: ignore[arg-type]
+    assert len(list(load_mtp(spec, read_tensors(model)))) == 13  # type: ignore[arg-type]
     assert all(tensor.dtype == torch.bfloat16 for tensor in load_file(model / "model.safetensors").values())
     assert (model / "tokenizer.json").read_bytes() == (places / "corpus/tokenizer.json").read_bytes()
     card = (model / "README.md").read_text()

@@ -75,7 +75,8 @@ def test_drafting_layer_is_read_back(exported: tuple[Model, Path]) -> None:
     """Every tensor of it has the name and shape that a reader of published checkpoints wants."""
     model, folder = exported
     found = dict(load_mtp(resolve(read_config(folder)), read_tensors(folder)))  # type: ignore[arg-type]
-    assert torch.equal(found["mtp.fc"].float(), model.mtp.fc.weight)
+    halves = found["mtp.fc_embedding"], found["mtp.fc_hidden"]
+    assert torch.equal(torch.cat(halves, 1).float(), model.mtp.fc.weight)
     assert torch.equal(found["mtp.final_norm"], 1 + model.mtp.norm.weight)
     stored = [name for name in load_file(folder / "model.safetensors") if name.startswith("mtp.")]
     assert len(stored) == 4 + 11

@@ -1,0 +1,264 @@
+"""A drafter's programs on a CPU: its guesses against float64, taps that move no bit of a text, and lies refused."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.artifacts.program import Program
+from tandem.compile.models.families import resolve
+from tandem.compile.train.model import Model
+from tandem.errors import BundleCorrupt, UsageError
+from tandem.keys import Kind
+from tandem.runtime.executor.base import DraftOutcome
+from tandem.runtime.executor.cpu import CpuExecutor, Image
+from tandem.runtime.executor.library import Library
+from tandem.runtime.rows import DraftSpan, Span, draft_rows, extend_rows, verify_rows
+from tandem.tree import DraftTree
+from tests.compile.models import oracle
+from tests.compile.models.mtp_reference import Drafter
+from tests.kernels.harness import assert_bits, library
+from tests.runtime.executor.test_recurrent import checked, opened_with
+from tests.staged import Lane, Staged, stage
+from tests.tiny import make_checkpoint
+from tests.tiny_hybrid import add_mtp
+
+EXTEND, CHAIN, TREE, COMMIT = Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT
+DRAFT, SYNC = Kind.DRAFT, Kind.SYNC
+IDS = [(7 * i * i + 3) % 300 for i in range(90)]
+RING = 64 + 512
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_checkpoint(tmp_path_factory.mktemp("drafts") / "qwen3_5", "qwen3_5-odd")
+    add_mtp(made)
+    return made
+
+
+def staged_from(folder: Path, profile: str = "fp32", *, drafter: bool = True) -> Staged:
+    place = Path(tempfile.mkdtemp(dir=folder))
+    return stage(oracle.read_config(folder), oracle.read_tensors(folder), profile, place, drafter=drafter)
+
+
+@pytest.fixture(scope="module")
+def staged(folder: Path) -> Staged:
+    return staged_from(folder)
+
+
+@pytest.fixture
+def executor(staged: Staged) -> Iterator[CpuExecutor]:
+    opened = staged.executor()
+    yield opened
+    opened.close()
+
+
+def told(lane: Lane, start: int, ids: Sequence[int], taps: Sequence[int], kind: Kind = EXTEND) -> np.ndarray:
+    """A pass over `ids` that leaves taps; logits of its rows, 32 at most."""
+    if kind is EXTEND:
+        rows = extend_rows([Span(0, start, ids, min(32, len(ids)))], lane.table, lane.slots)
+    else:
+        rows = verify_rows(kind, [0], [start], [branched(ids, kind)], lane.table, lane.slots)
+    rows.tap_out = taps
+    lane.executor.run(kind, rows)
+    return np.stack([lane.executor.logits(i) for i in range(len(rows.output_row))])
+
+
+def branched(ids: Sequence[int], kind: Kind) -> DraftTree:
+    """A chain, or a tree in which every other node is a leaf."""
+    parents = [-1, *(range(len(ids) - 1) if kind is CHAIN else [max(0, (i - 1) // 2 * 2) for i in range(1, len(ids))])]
+    return DraftTree(list(ids), parents, [0.5] * len(ids), ["test"] * len(ids))
+
+
+def ring(executor: CpuExecutor) -> np.ndarray:
+    return executor._regions["taps"].view(np.float32).reshape(RING, -1)  # type: ignore[no-any-return]
+
+
+def drafted(lane: Lane, start: int, tokens: Sequence[int], taps: Sequence[int], out: int = -1) -> DraftOutcome:
+    rows = draft_rows(DRAFT, [DraftSpan(0, start, tokens, taps, out)], lane.table)
+    return lane.executor.draft(DRAFT, rows)
+
+
+def synced(lane: Lane, start: int, tokens: Sequence[int], taps: Sequence[int]) -> None:
+    lane.executor.draft(SYNC, draft_rows(SYNC, [DraftSpan(0, start, tokens, taps)], lane.table))
+
+
+@torch.no_grad()
+def test_chains_are_those_by_hand(folder: Path, executor: CpuExecutor) -> None:
+    """The model's passes, a sync, a draft and a chain behind it against the training code and MTP by hand."""
+    config, tensors = oracle.read_config(folder), oracle.read_tensors(folder).tensors
+    model = Model(resolve(config)).double()
+    model.load_state_dict({name: t.double() for name, t in tensors.items()})
+    known = model.hidden(torch.tensor([IDS]))[0]
+    guesses, logits = Drafter(config, tensors).chains(torch.tensor(IDS[1:]), known[:-1], 4)
+    lane, end = Lane(executor), len(IDS) - 1
+    told(lane, 0, IDS[:50], range(100, 150))
+    told(lane, 50, IDS[50:], range(150, 190))
+    np.testing.assert_allclose(ring(executor)[100:190], known.numpy(), rtol=0, atol=2e-4)
+    synced(lane, 0, IDS[1:61], range(100, 160))
+    outcome = drafted(lane, 60, IDS[61:], range(160, 189), out=7)
+    for depth in range(4):
+        wanted = logits[-1, depth].numpy()
+        np.testing.assert_allclose(executor.logits(0), wanted, rtol=0, atol=2e-4)
+        order = np.argsort(-wanted, kind="stable")[:2]
+        np.testing.assert_array_equal(outcome.token, order[None])
+        np.testing.assert_allclose(outcome.logit, wanted[order][None], rtol=0, atol=2e-4)
+        assert outcome.lse == pytest.approx([float(logits[-1, depth].logsumexp(-1))], abs=2e-4)
+        assert outcome.token[0, 0] == guesses[-1, depth] and outcome.ms > 0
+        outcome = drafted(lane, end + depth, [outcome.token[0, 0]], [7], out=7)
+
+
+@pytest.mark.parametrize("profile", ["fp32", "bf16", "int4"])
+def test_taps_move_no_bit_of_a_text(folder: Path, profile: str) -> None:
+    """The same passes in a bundle without a drafter, in one with it, and there with taps wanted of some rows."""
+    logits: list[list[np.ndarray]] = []
+    for drafter, taps in ((False, ()), (True, ()), (True, [3, -1] * 20)):
+        executor = staged_from(folder, profile, drafter=drafter).executor()
+        lane = Lane(executor)
+        found = [told(lane, 0, IDS[:40], taps)]
+        found += [told(lane, 40, IDS[40:58], taps[:18], kind) for kind in (CHAIN, TREE)]
+        logits.append(
+            [*found, np.frombuffer(executor.kv(lane.table[0], 40) + executor.save(0, 40).state.tobytes(), "u1")]
+        )
+        executor.close()
+    for others in logits[1:]:
+        for one, other in zip(logits[0], others, strict=True):
+            assert_bits(other, one)
+
+
+def test_rows_leave_taps_where_they_are_told_and_nowhere_else(executor: CpuExecutor) -> None:
+    lane = Lane(executor)
+    places = [5, -1, RING - 1, -1, 0]
+    told(lane, 0, IDS[:5], places)
+    held = np.isfinite(ring(executor)).all(axis=1)
+    assert np.flatnonzero(held).tolist() == [0, 5, RING - 1] and np.isnan(ring(executor)[~held]).all()
+    kept = ring(executor).copy()
+    told(lane, 5, IDS[5:9], ())
+    assert_bits(ring(executor), kept)
+
+
+def test_a_drafter_leaves_all_that_a_text_is_made_of(executor: CpuExecutor) -> None:
+    lane = Lane(executor)
+    told(lane, 0, IDS[:20], range(20))
+    kept = [executor.kv(lane.table[0], 20), executor.save(0, 20).state.tobytes()]
+    drafted(lane, 0, IDS[1:20], range(19), out=30)
+    synced(lane, 0, IDS[1:20], range(19))
+    assert [executor.kv(lane.table[0], 20), executor.save(0, 20).state.tobytes()] == kept
+
+
+def test_guesses_are_copies_of_as_many_rows_as_were_asked_for(executor: CpuExecutor) -> None:
+    lane = Lane(executor)
+    told(lane, 0, IDS[:20], range(20))
+    rows = draft_rows(DRAFT, [DraftSpan(0, 0, IDS[1:20], range(19))], lane.table)
+    rows.output_row = [2, 5, 18]
+    first = executor.draft(DRAFT, rows)
+    kept = first.token.copy(), first.logit.copy(), first.lse.copy()
+    assert [a.shape for a in kept] == [(3, 2), (3, 2), (3,)] and kept[0].dtype == np.int32
+    drafted(lane, 0, IDS[5:6], [4])
+    for now, then in zip((first.token, first.logit, first.lse), kept, strict=True):
+        assert_bits(now, then)
+
+
+def test_what_no_drafter_takes_is_refused(folder: Path, executor: CpuExecutor) -> None:
+    lane = Lane(executor)
+    wide = draft_rows(SYNC, [DraftSpan(0, 0, IDS[:65], range(65))], lane.table)
+    with pytest.raises(ValueError, match="memoryview assignment"):
+        executor.draft(SYNC, wide)
+    with pytest.raises(ValueError, match="3 rows of a drafter with 2 taps"):
+        executor.draft(SYNC, replace(draft_rows(SYNC, [DraftSpan(0, 0, IDS[:3], range(3))], lane.table), tap=[0, 1]))
+    with pytest.raises(UsageError, match="no extend"):
+        executor.draft(EXTEND, wide)
+    plain = staged_from(folder, drafter=False).executor()
+    with pytest.raises(UsageError, match="this bundle has no sync: it holds no drafter"):
+        plain.draft(SYNC, wide)
+    plain.close()
+
+
+def lying(staged: Staged, kind: Kind, kernel: str, word: str, changes: dict[str, int | str]) -> Program:
+    """A program in which one argument of a launch of `kernel`, the first or the last, is another."""
+    program, team = staged.programs[kind], Library(library(), 1)
+    which = [k.symbol for k in program.kernels].index(f"tdm_{kernel}")
+    launches = [launch for launch in program.launches if launch["kernel"] == which]
+    launch = launches[0 if changes.get("of") == "first" else -1]
+    place = launch["first_param"] + team.signature(f"tdm_{kernel}").index(word)
+    params, names = program.params.copy(), [region.name for region in program.regions]
+    if "region" in changes:
+        params["region"][place], params["value"][place] = names.index(str(changes["region"])), 0
+    if "value" in changes:
+        params["value"][place] = changes["value"]
+    params["value"][place] += changes.get("behind", 0)
+    return replace(program, params=params)
+
+
+LIES: list[tuple[Kind, str, str, dict[str, int | str], str]] = [
+    (DRAFT, "gather_rows", "<x", {"of": "first", "region": "scratch"}, "x is in scratch, of which tap names no rows"),
+    (DRAFT, "gather_rows", "<x", {"of": "first", "behind": 4}, "x ends at byte"),
+    (DRAFT, "gather_rows", "=width", {"of": "first", "value": 1 << 12}, "x_stride is 48, a row has 4096"),
+    (DRAFT, "gather_rows", "<x", {"region": "taps"}, "x is in taps, of which output_row names no rows"),
+    (DRAFT, "scatter_rows", "=width", {"value": 12}, "width is 12, the geometry gives 48"),
+    (DRAFT, "scatter_rows", "!ring", {"value": 64}, "ring ends at byte"),
+    (DRAFT, "scatter_rows", "!ring", {"region": "weights"}, "ring is in weights, not in taps"),
+    (DRAFT, "scatter_rows", "<x", {"region": "taps"}, "x is in taps, not in scratch"),
+    (DRAFT, "scatter_rows", "<tap_out", {"value": 64}, "tap_out is byte 64 of io, which is another field"),
+    (EXTEND, "scatter_rows", "<tap_out", {"value": 64}, "tap_out is byte 64 of io, which is another field"),
+    (DRAFT, "top_k", "=top", {"value": 3}, "top is 3, the geometry gives 2"),
+    (DRAFT, "top_k", "=width", {"value": 334}, "width is 334, the vocabulary has 333"),
+    (DRAFT, "top_k", "=width", {"value": 1}, "width is 1, the vocabulary has 333"),
+    (DRAFT, "top_k", "<count", {"value": 0}, "draft_token has 32 entries for 64 rows"),
+    (DRAFT, "top_k", ">draft_token", {"behind": 4}, "draft_token is byte .* of io, which is another field"),
+    (DRAFT, "top_k", ">draft_logit", {"region": "scratch"}, "draft_logit is in scratch, not in io"),
+    (SYNC, "rotary_kv_write_fp32", "=page_bytes", {"value": 64}, "page_bytes is 64, the geometry gives"),
+    (SYNC, "rotary_kv_write_fp32", "!k_cache", {"behind": 1 << 14}, "k_cache ends at byte"),
+    (SYNC, "rotary_kv_write_fp32", "!k_cache", {"region": "kv"}, "k_cache and v_cache are in two regions"),
+]
+
+
+@pytest.mark.parametrize(("kind", "kernel", "word", "changes", "line"), LIES, ids=[f"{k}-{w}" for _, k, w, *_ in LIES])
+def test_a_launch_that_reaches_outside_is_named(
+    staged: Staged, kind: Kind, kernel: str, word: str, changes: dict[str, int | str], line: str
+) -> None:
+    with pytest.raises(BundleCorrupt, match=f"tdm_{kernel}: .*{line}"):
+        checked(staged, lying(staged, kind, kernel, word, changes))
+
+
+@pytest.mark.parametrize("kind", [EXTEND, CHAIN, TREE, COMMIT, DRAFT, SYNC])
+def test_sound_programs_are_inside(staged: Staged, kind: Kind) -> None:
+    checked(staged, staged.programs[kind])
+
+
+def test_no_programs_stand_in_for_each_other(staged: Staged) -> None:
+    """Each kind's program in place of each other one's is refused; a chain's and a tree's differ in ancestors alone,
+    which no CPU's program is told apart by."""
+    for kind, program in staged.programs.items():
+        for other in staged.programs:
+            if other is kind or {kind, other} == {CHAIN, TREE}:
+                continue
+            with pytest.raises(BundleCorrupt, match="rebuild the bundle"):
+                opened_with(staged, other, program)
+
+
+@pytest.mark.parametrize(("kind", "words"), [(DRAFT, "the model's K and V"), (SYNC, "the model's K and V")])
+def test_a_drafter_that_writes_the_models_cache_is_refused(staged: Staged, kind: Kind, words: str) -> None:
+    program = staged.programs[kind]
+    names = [region.name for region in program.regions]
+    params, size = program.params.copy(), staged.composer.geometry.page_bytes
+    params["region"][params["region"] == names.index("draft_kv")] = names.index("kv")
+    for page_bytes in np.flatnonzero(params["value"] == staged.composer.geometry.drafter.page_bytes):  # type: ignore[union-attr]
+        if params["region"][page_bytes] < 0:
+            params["value"][page_bytes] = size
+    with pytest.raises(BundleCorrupt, match=f"{kind} entry: its program takes {words}, as no {kind} does"):
+        opened_with(staged, kind, replace(program, params=params))
+
+
+def test_a_drafter_nobody_stated_is_refused(staged: Staged) -> None:
+    g = replace(staged.composer.geometry, drafter=None)
+    for kinds in ((SYNC,), (EXTEND,)):
+        image = Image(g, staged.weights.data, Library(library(), 1), {kind: staged.programs[kind] for kind in kinds})
+        with pytest.raises(BundleCorrupt, match="rebuild the bundle"):
+            CpuExecutor(image, num_pages=2)
