@@ -13,7 +13,7 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel, context_key
 from tandem.runtime.meter import Plain
 from tandem.runtime.router.blend import Blend
-from tandem.runtime.router.calibration import Evidence, fates
+from tandem.runtime.router.calibration import Calibration, Evidence, fates
 from tandem.runtime.router.costs import DraftCosts, Prior
 from tandem.runtime.router.cut import Cutter
 from tandem.runtime.router.forecast import Forecast
@@ -21,7 +21,6 @@ from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.tree import DraftTree
 
 MARGIN = 1.03
-TEACH = 0.2  # how much a closed lane moves what the next one starts from
 MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
 
 
@@ -68,24 +67,23 @@ class StairCut:
         self._margin = margin
         self._learn_cost, self._draft_costs = learn_cost, DraftCosts(draft_prior)
         self._evidence: dict[int, LaneEvidence] = {}
-        self._taught: dict[str, float] = {}
+        self._calibration = Calibration()
         self._ledgers: dict[tuple[int, int], Ledger] = {}
         self._round: Round | None = None
 
     def open(self, lane: int) -> None:
         """A lane starts from what closed lanes taught; lanes side by side do not touch each other's evidence."""
-        self._evidence[lane] = LaneEvidence(Evidence(dict(self._taught)))
+        self._evidence[lane] = LaneEvidence(Evidence(self._calibration.factors()))
 
     def close(self, lane: int) -> None:
         """Drops a lane's evidence; an unknown lane is nothing to close."""
         evidence = self._evidence.pop(lane, None)
-        for source, factor in evidence.calibration.learned().items() if evidence else ():
-            old = self._taught.get(source, 1.0)
-            self._taught[source] = old + TEACH * (factor - old)
+        if evidence is not None:
+            self._calibration.learn(evidence.calibration.counts)
 
     def reset(self) -> None:
         """Forgets all text evidence and keeps costs."""
-        self._taught = {}
+        self._calibration = Calibration()
         for lane in self._evidence:
             self.open(lane)
 
