@@ -21,6 +21,7 @@ from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.tree import DraftTree
 
 MARGIN = 1.03
+HOPE = 1.5  # how many times as fast as plain a model's rounds are taken for, where no prior says: it has to be tried
 MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
 
 
@@ -41,6 +42,7 @@ class Round:
     kept: Sequence[Sequence[int]]
     context: int
     arm: Arm
+    priced: float | None
 
 
 class StairCut:
@@ -114,10 +116,15 @@ class StairCut:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         """Whether a request of `num_tokens` expected tokens should draft with the model at all.
 
-        It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what drafted rounds have been
-        cheaper a token than plain ones in this context class.
+        It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what rounds that ask it have
+        been cheaper a token than plain ones in this context class. What is held against it ages with each turn that
+        goes without.
         """
-        return num_tokens * self._ledger(context, 1).saving() > backlog * sync_ms
+        ledger = self._ledger(context, 1)
+        pays = num_tokens * ledger.saving() > backlog * sync_ms
+        if not pays:
+            ledger.age(max(1, int(num_tokens)))
+        return pays
 
     def choose(
         self,
@@ -145,8 +152,10 @@ class StairCut:
         drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
         if not drafted:
             self._declined(Plain.MEASURED if promised else Plain.PRICE)
+        # What the draft took has no price: the wall time of such a round tells of none.
+        priced = cut.expected / gain if drafted and not draft_ms else None
         kept: list[list[int]] = cut.kept() if drafted else [[] for _ in lanes]
-        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN)
+        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN, priced)
         return cut.trees(kept) if drafted else []
 
     def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
@@ -163,7 +172,7 @@ class StairCut:
                 evidence.forecast.learn(blend, tokens)
         num_tokens = sum(map(len, committed))
         if ms is not None and num_tokens:
-            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens)
+            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens, last.priced)
 
     def _blends(self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]) -> list[Blend]:
         return [
@@ -179,9 +188,9 @@ class StairCut:
         key = (context_key(context), num_lanes)
         if key not in self._ledgers:
             plain = self._prices.ms(context, Kind.EXTEND, num_lanes) / num_lanes
-            drafted = plain
+            spec = None
             if num_lanes == 1:  # the table's own wall times are those of one lane
                 plain = self._prices.prior(context, "plain") or plain
-                drafted = self._prices.prior(context, "spec") or plain
-            self._ledgers[key] = Ledger(plain, drafted)
+                spec = self._prices.prior(context, "spec")
+            self._ledgers[key] = Ledger(plain, spec or plain, spec or plain / HOPE)
         return self._ledgers[key]
