@@ -167,8 +167,9 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
 
 def _drafter_holds(bundle: Bundle, executor: Executor) -> bool:
     """Whether the bundle has a drafter that guesses as it did when it was sealed; a warning for one that does not."""
+    from tandem.runtime.checks.draft_scenario import NAME
     from tandem.runtime.checks.oracle import sealed
-    from tandem.runtime.checks.probe import NAME, probe
+    from tandem.runtime.checks.probe import probe
 
     if bundle.geometry.drafter is None:
         return False

@@ -11,8 +11,27 @@ from tandem.runtime.drafters.base import MODELS
 from tandem.tree import DraftTree
 
 SUREST = 0.99  # that a guess may be of itself where another contradicts it
+TENTHS = 10
 LEAST = 1e-9  # score of a proposed node: 0 says that it was not
+LAST = TENTHS - 1e-6  # so that a score of 1 is in the last tenth
 NO_ANCHOR = -1  # token of the root given to a lane without candidates
+
+
+Factors = Mapping[str, Sequence[float]]
+
+
+def tenth_of(score: float) -> int:
+    """Which tenth of 0 to 1 a score lies in."""
+    return int(score * LAST)
+
+
+def _family(tree: DraftTree) -> int:
+    return 1 if not MODELS.isdisjoint(tree.sources) else 0
+
+
+def _sound(score: float) -> float:
+    """Of a proposed node, whose score is not 0 and may be no number."""
+    return score if LEAST < score < 1.0 else 1.0 if score >= 1.0 else LEAST
 
 
 class Blend:
@@ -25,14 +44,19 @@ class Blend:
 
     __slots__ = ("known", "parents", "q", "scores", "sources", "tokens")
 
-    def __init__(self, trees: Sequence[DraftTree], factors: Mapping[str, float]) -> None:
-        """`factors` are what scores of a source have to be multiplied with; 1 for a source that is not in it."""
-        self.tokens = [trees[0].tokens[0] if trees else NO_ANCHOR]
-        self.parents = [-1]
-        self.scores: tuple[list[float], list[float]] = ([1.0], [1.0])
-        self.sources: tuple[list[str], list[str]] = (["root"], ["root"])
-        self.known: dict[tuple[int, int], int] = {}
-        for tree in trees:
+    def __init__(self, trees: Sequence[DraftTree], factors: Factors) -> None:
+        """`factors` are what scores of a source have to be multiplied with, by tenths; 1 if it is not in them."""
+        first = trees[0] if trees else DraftTree.root(NO_ANCHOR)
+        n, family = len(first), _family(first)
+        self.tokens, self.parents = first.tokens[:], first.parents[:]
+        scores, sources = [_sound(score) for score in first.scores], first.sources[:]
+        others, names = [1.0] + [0.0] * (n - 1), ["root"] + [""] * (n - 1)
+        self.scores: tuple[list[float], list[float]] = (others, scores) if family else (scores, others)
+        self.sources: tuple[list[str], list[str]] = (names, sources) if family else (sources, names)
+        self.known: dict[tuple[int, int], int] = dict(
+            zip(zip(self.parents, self.tokens, strict=True), range(n), strict=True)
+        )
+        for tree in trees[1:]:
             self._add(tree)
         self.q = self._chances(factors)
 
@@ -40,34 +64,27 @@ class Blend:
         return len(self.tokens)
 
     def _add(self, tree: DraftTree) -> None:
-        tokens, parents, known = self.tokens, self.parents, self.known
-        family = not MODELS.isdisjoint(tree.sources)
-        scores, sources, others, names = (
-            self.scores[family],
-            self.sources[family],
-            self.scores[not family],
-            self.sources[not family],
-        )
-        place = [0]
+        tokens, parents, known, family = self.tokens, self.parents, self.known, _family(tree)
+        scores, sources = self.scores[family], self.sources[family]
+        others, names = self.scores[not family], self.sources[not family]
+        place, here = [0], 0
         rows = zip(tree.parents, tree.tokens, tree.scores, tree.sources, strict=True)
         next(rows)
         for parent, token, score, source in rows:
-            score = min(1.0, max(LEAST, score))  # in this order NaN is LEAST too
-            key = (place[parent], token)
-            here = known.get(key)
-            if here is None:
-                known[key] = here = len(tokens)
+            above = place[parent]
+            here = known.setdefault((above, token), len(tokens))
+            if here == len(tokens):
                 tokens.append(token)
-                parents.append(key[0])
-                scores.append(score)
+                parents.append(above)
+                scores.append(_sound(score))
                 sources.append(source)
                 others.append(0.0)
                 names.append("")
             elif score > scores[here]:
-                scores[here], sources[here] = score, source
+                scores[here], sources[here] = _sound(score), source
             place.append(here)
 
-    def _chances(self, factors: Mapping[str, float]) -> list[float]:
+    def _chances(self, factors: Factors) -> list[float]:
         """q of every node. Where both families propose a token they are wrong only if both are.
 
         Of two guesses that exclude each other at most one is right: each loses what the other is sure of. Below the
@@ -76,38 +93,41 @@ class Blend:
         copied, modelled = (self._own(family, factors) for family in (0, 1))
         if copied is None or modelled is None:
             return copied or modelled or [1.0]
-        alone = self._alone(copied, modelled)
-        q, left = [1.0], [1.0]
-        for a, b, parent in zip(copied[1:], modelled[1:], self.parents[1:], strict=True):
+        # Of nodes that both propose: how sure each is of children that the other does not, and what is left of 1.
+        both = {0: [0.0, 0.0, 1.0]}
+        for node, parent in enumerate(self.parents[1:], 1):
+            a, b = copied[node], modelled[node]
             if a and b:
-                chance = 1.0 - (1.0 - a) * (1.0 - b)
-            else:
-                own, other = (0, 1) if a else (1, 0)
-                mass, rival = alone[own].get(parent, 0.0), min(alone[other].get(parent, 0.0), SUREST)
-                share = (a or b) / (copied, modelled)[own][parent]
-                chance = q[parent] * share * (1.0 - rival) / (1.0 - mass * rival)
-            chance = min(chance, left[parent])
-            left[parent] -= chance
+                both[node] = [0.0, 0.0, 1.0]
+            elif meeting := both.get(parent):
+                meeting[1 if b else 0] += b / modelled[parent] if b else a / copied[parent]
+        q, ratios = [1.0], [1.0]  # to what the node's own family said
+        for node, parent in enumerate(self.parents[1:], 1):
+            a, b = copied[node], modelled[node]
+            own, chance = a or b, (a or b) * ratios[parent]
+            if meeting := both.get(parent):
+                if a and b:
+                    share = (1.0 - (1.0 - a) * (1.0 - b)) / q[parent]
+                else:
+                    mass, rival = (min(SUREST, meeting[family]) for family in ((1, 0) if b else (0, 1)))
+                    share = own / (modelled if b else copied)[parent] * (1.0 - rival) / (1.0 - mass * rival)
+                share = max(LEAST, min(share, meeting[2]))
+                meeting[2] -= share
+                chance = q[parent] * share
             q.append(chance)
-            left.append(chance)
+            ratios.append(chance / own)
         return q
 
-    def _alone(self, *own: Sequence[float]) -> tuple[dict[int, float], dict[int, float]]:
-        """Per family, how sure it is below a node of tokens that the other does not propose there."""
-        masses: tuple[dict[int, float], dict[int, float]] = ({}, {})
-        for a, b, parent in zip(own[0][1:], own[1][1:], self.parents[1:], strict=True):
-            if not (a and b):
-                family = 0 if a else 1
-                masses[family][parent] = masses[family].get(parent, 0.0) + (a or b) / own[family][parent]
-        return masses
-
-    def _own(self, family: int, factors: Mapping[str, float]) -> list[float] | None:
+    def _own(self, family: int, factors: Factors) -> list[float] | None:
         """q of the family's nodes by its own scores, 0 for others' nodes; None if it has no node."""
         scores, sources, q = self.scores[family], self.sources[family], [1.0]
         if not any(sources[1:]):
             return None
         for parent, score, source in zip(self.parents[1:], scores[1:], sources[1:], strict=True):
-            q.append(min(q[parent], score * factors.get(source, 1.0)))
+            if source in factors:
+                score *= factors[source][int(score * LAST)]
+            above = q[parent]
+            q.append(score if score < above else above)
         return q
 
     def foreseen(self, tokens: Sequence[int], family: int) -> int:

@@ -1,4 +1,4 @@
-"""How far a drafter's own probabilities hold on one lane's text.
+"""How far drafters' own probabilities hold: by source and score over texts that have ended, by source on a lane's own.
 
 Every committed token scores every drafted node whose fate it settles, sent to a verify or not. Knows nothing of
 prices or of what drafters do inside.
@@ -6,23 +6,30 @@ prices or of what drafters do inside.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from operator import mul
 
-from tandem.runtime.router.blend import Blend
+from tandem.runtime.router.blend import TENTHS, Blend, Factors, tenth_of
 
-KEEP = 0.97  # of the old evidence, each round that brings new one
-PRIOR_NODES = 2.0  # weight of what other texts taught, in expected accepted nodes
+KEEP = 0.99  # of a lane's old evidence, each round that brings new one
+PRIOR_NODES = 8.0  # weight of what other texts taught, in expected accepted nodes
 BOUNDS = (0.05, 2.0)
+PRIOR_TENTH = 15.0  # weight of a drafter's own word in a tenth of its scores, in expected accepted nodes
+MAX_TENTH = 400.0  # expected accepted nodes of a tenth, from which on old ones fade by halving
+
+OWN_WORD = [1.0] * TENTHS
+Counts = dict[str, list[list[float]]]
+"""By source, accepted and expected nodes, each by tenths of their scores."""
 
 
-def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> dict[str, list[float]]:
-    """Per source, accepted and expected nodes of `blend` after its nodes `verified` were and committed these tokens.
+def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> Counts:
+    """What became of the nodes of `blend` after its nodes `verified` were and committed these tokens.
 
     A node is counted only if its parent was among the verified rows (the anchor always is): then its fate is known
     whatever the outcome. Counting the rest would charge a deep tree with tokens that a short round could not have
     brought. A node that two families propose is counted for both.
     """
-    counts: dict[str, list[float]] = {}
+    counts: Counts = {}
     parents, tokens, length = blend.parents, blend.tokens, len(committed)
     depth = [0]  # of nodes on the committed path or past its end, else -1
     families = tuple(zip(blend.scores, blend.sources, strict=True))
@@ -36,34 +43,66 @@ def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> 
         depth.append(above + 1 if accepted else -1)
         if not parent or parent in verified:
             for scores, sources in families:
-                if scores[node]:
+                if score := scores[node]:
                     count = counts.get(sources[node])
                     if count is None:
-                        count = counts[sources[node]] = [0.0, 0.0]
-                    count[0] += accepted
-                    count[1] += scores[node]
+                        count = counts[sources[node]] = [[0.0] * TENTHS, [0.0] * TENTHS]
+                    tenth = tenth_of(score)
+                    count[0][tenth] += accepted
+                    count[1][tenth] += score
     return counts
 
 
+class Calibration:
+    """Accepted over expected nodes by source and tenth, of all texts that have ended; at first a drafter's own word."""
+
+    def __init__(self) -> None:
+        self._counts: Counts = {}
+
+    def learn(self, counts: Counts) -> None:
+        """Takes in what `fates` counted on a text."""
+        for source, (accepted, expected) in counts.items():
+            old = self._counts.setdefault(source, [[0.0] * TENTHS, [0.0] * TENTHS])
+            for tenth in range(TENTHS):
+                old[0][tenth] += accepted[tenth]
+                old[1][tenth] += expected[tenth]
+                if old[1][tenth] > MAX_TENTH:
+                    old[0][tenth] /= 2.0
+                    old[1][tenth] /= 2.0
+
+    def factors(self) -> dict[str, list[float]]:
+        """By source, what scores of each tenth are to be multiplied with."""
+        return {
+            source: [(a + PRIOR_TENTH) / (e + PRIOR_TENTH) for a, e in zip(accepted, expected, strict=True)]
+            for source, (accepted, expected) in self._counts.items()
+        }
+
+
 class Evidence:
-    """Accepted over expected nodes per source, for one lane; starts from `prior` factors and forgets slowly."""
+    """What one lane's text has taught. It starts from `known` factors, as `Calibration` has them, and forgets slowly.
 
-    def __init__(self, prior: Mapping[str, float]) -> None:
-        self._prior = prior
-        self._counts: dict[str, list[float]] = {}
-        self.factors = dict(prior)
-        """What a score of a source is to be multiplied with; 1 for a source that is not in it."""
+    A text tells too little of each tenth, so it moves all of a source together, and what moves them most is how far
+    its nodes fared better or worse than those of other texts.
+    """
 
-    def learn(self, counts: Mapping[str, Sequence[float]]) -> None:
+    def __init__(self, known: Factors) -> None:
+        self._known = known
+        self._sums: dict[str, list[float]] = {}
+        self.counts: Counts = {}
+        self.factors: dict[str, Sequence[float]] = dict(known)
+        """By source, what scores of each tenth are to be multiplied with; 1 for a source that is not in it."""
+
+    def learn(self, counts: Counts) -> None:
         """Takes in what `fates` counted."""
         for source, (accepted, expected) in counts.items():
-            count = self._counts.setdefault(source, [0.0, 0.0])
-            count[0] = KEEP * count[0] + accepted
-            count[1] = KEEP * count[1] + expected
-            prior = self._prior.get(source, 1.0)
-            factor = (count[0] + PRIOR_NODES * prior) / (count[1] + PRIOR_NODES)
-            self.factors[source] = min(max(factor, BOUNDS[0]), BOUNDS[1])
-
-    def learned(self) -> dict[str, float]:
-        """The factors that this lane has evidence for."""
-        return {source: self.factors[source] for source in self._counts}
+            known = self._known.get(source, OWN_WORD)
+            whole = self.counts.setdefault(source, [[0.0] * TENTHS, [0.0] * TENTHS])
+            for tenth in range(TENTHS):
+                whole[0][tenth] += accepted[tenth]
+                whole[1][tenth] += expected[tenth]
+            sums = self._sums.setdefault(source, [0.0, 0.0])
+            sums[0] = KEEP * sums[0] + sum(accepted)
+            sums[1] = KEEP * sums[1] + sum(map(mul, expected, known))
+            factor = (sums[0] + PRIOR_NODES) / (sums[1] + PRIOR_NODES)
+            factor = min(max(factor, BOUNDS[0]), BOUNDS[1])
+            self.factors[source] = [factor * own for own in known]

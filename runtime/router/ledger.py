@@ -6,12 +6,11 @@ nothing of trees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 KEEP = 0.9  # of the old sums, each round
 KEEP_PROBED = 0.5  # by a probe, which has to outweigh rounds long past
-KNOWN_TOKENS = 8.0  # after fewer of an arm's nothing is known of it
 FADE = 0.999  # of the drafted sums, each round of another arm: one slow spell does not keep a class plain for good
 PRIOR_TOKENS = 4.0
 OUTLIER = 4.0  # a round counts as at most this many times what its tokens cost until now
@@ -42,64 +41,87 @@ class Cost:
     def per_token(self) -> float:
         return (self.prior_ms * PRIOR_TOKENS + self.ms) / (PRIOR_TOKENS + self.tokens)
 
-    def add(self, ms: float, tokens: int, keep: float = KEEP) -> None:
-        # One round that the system held up says nothing of what rounds cost.
-        self.ms = keep * self.ms + min(ms, OUTLIER * self.per_token * tokens)
-        self.tokens = keep * self.tokens + tokens
+    def sound(self, ms: float, tokens: int) -> float:
+        """A round's ms; of one that the system held up what it may have taken itself."""
+        return min(ms, OUTLIER * self.per_token * tokens)
 
-    def fade(self) -> None:
-        self.ms *= FADE
-        self.tokens *= FADE
+    def add(self, ms: float, tokens: int, keep: float = KEEP) -> None:
+        self.ms = keep * self.ms + self.sound(ms, tokens)
+        self.tokens = keep * self.tokens + tokens
 
 
 @dataclass(slots=True)
 class Drafted:
-    """An arm that drafts: its cost, rounds since it was taken, and how many have to pass before it is probed."""
+    """An arm that drafts: its cost, rounds since it was taken, how many have to pass before it is probed, and what its
+    rounds were priced at and took, in plain tokens."""
 
     cost: Cost
     since: int = 0
-    wait: int = field(default=FIRST_WAIT)
+    wait: int = FIRST_WAIT
+    priced: float = PRIOR_TOKENS
+    took: float = PRIOR_TOKENS
+
+    def add(self, ms: float, tokens: int, priced: float, took: float, keep: float) -> None:
+        """One round."""
+        self.cost.add(ms, tokens, keep)
+        self.priced = keep * self.priced + priced
+        self.took = keep * self.took + took
+
+    def fade(self, rounds: int = 1) -> None:
+        """Back towards the priors, as `rounds` of other arms do."""
+        keep = FADE**rounds
+        self.cost.ms *= keep
+        self.cost.tokens *= keep
+        self.priced += (1.0 - keep) * (PRIOR_TOKENS - self.priced)
+        self.took += (1.0 - keep) * (PRIOR_TOKENS - self.took)
 
 
 class Ledger:
-    """Plain against drafted for one context class and number of lanes, in ms of wall time a token."""
+    """Plain against drafted for one context class and number of lanes, in ms of wall time a token.
 
-    def __init__(self, plain_ms: float, drafted_ms: float) -> None:
+    `drafted_ms` is the prior of rounds that draft; of those that ask a model it is `modelled_ms`, if given.
+    """
+
+    def __init__(self, plain_ms: float, drafted_ms: float, modelled_ms: float | None = None) -> None:
         self.plain = Cost(plain_ms)
-        self._drafted = {arm: Drafted(Cost(drafted_ms)) for arm in (Arm.COPIED, Arm.MODELLED)}
+        priors = {Arm.COPIED: drafted_ms, Arm.MODELLED: drafted_ms if modelled_ms is None else modelled_ms}
+        self._drafted = {arm: Drafted(Cost(ms)) for arm, ms in priors.items()}
 
     def shortfall(self, arm: Arm) -> float:
         """How many times dearer a token of `arm` has been than a plain one."""
         return self._drafted[arm].cost.per_token / self.plain.per_token
 
-    def saving(self) -> float | None:
-        """ms a token that rounds with a model have been cheaper than plain ones; negative if they were dearer.
+    def saving(self) -> float:
+        """ms a token that rounds with a model have been cheaper than plain ones; negative if they were dearer."""
+        return self.plain.per_token - self._drafted[Arm.MODELLED].cost.per_token
 
-        None where there were none, or so long ago that they are forgotten.
-        """
-        modelled = self._drafted[Arm.MODELLED].cost
-        return None if modelled.tokens < KNOWN_TOKENS else self.plain.per_token - modelled.per_token
+    def age(self, rounds: int) -> None:
+        """`rounds` will be plain whatever the model promises: what it was found to cost goes back to the prior."""
+        self._drafted[Arm.MODELLED].fade(rounds)
 
     def allows(self, arm: Arm, gain: float = 1.0) -> bool:
         """Whether a round expected to be `gain` times as fast as plain may draft.
 
-        While the arm loses it must promise more than it fell short, or wait for the next probe.
+        While the arm loses it must promise more than it fell short, at what such rounds take and not at their prices,
+        or wait for the next probe.
         """
         shortfall, drafted = self.shortfall(arm), self._drafted[arm]
+        gain *= min(1.0, drafted.priced / drafted.took)
         return shortfall <= MARGIN or gain > shortfall * MARGIN or drafted.since >= drafted.wait
 
-    def settle(self, arm: Arm, ms: float, tokens: int) -> None:
-        """One round's wall time and committed tokens."""
+    def settle(self, arm: Arm, ms: float, tokens: int, priced: float | None = None) -> None:
+        """One round's wall time and committed tokens; by its price it takes as long as `priced` plain tokens."""
         for name, drafted in self._drafted.items():
             if name is not arm:
-                drafted.cost.fade()
+                drafted.fade()
                 drafted.since += 1
         if arm is Arm.PLAIN:
             self.plain.add(ms, tokens)
             return
         taken = self._drafted[arm]
         probe = taken.since >= taken.wait and self.shortfall(arm) > MARGIN
-        taken.cost.add(ms, tokens, KEEP_PROBED if probe else KEEP)
+        took = taken.cost.sound(ms, tokens) / self.plain.per_token
+        taken.add(ms, tokens, took if priced is None else priced, took, KEEP_PROBED if probe else KEEP)
         if self.shortfall(arm) <= MARGIN:
             taken.wait = FIRST_WAIT
         elif probe:

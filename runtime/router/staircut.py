@@ -13,7 +13,7 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel, context_key
 from tandem.runtime.meter import Plain
 from tandem.runtime.router.blend import Blend
-from tandem.runtime.router.calibration import Evidence, fates
+from tandem.runtime.router.calibration import Calibration, Evidence, fates
 from tandem.runtime.router.costs import DraftCosts, Prior
 from tandem.runtime.router.cut import Cutter
 from tandem.runtime.router.forecast import Forecast
@@ -21,7 +21,7 @@ from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.tree import DraftTree
 
 MARGIN = 1.03
-TEACH = 0.2  # how much a closed lane moves what the next one starts from
+HOPE = 1.5  # how many times as fast as plain a model's rounds are taken for, where no prior says: it has to be tried
 MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
 
 
@@ -42,6 +42,7 @@ class Round:
     kept: Sequence[Sequence[int]]
     context: int
     arm: Arm
+    priced: float | None
 
 
 class StairCut:
@@ -68,24 +69,23 @@ class StairCut:
         self._margin = margin
         self._learn_cost, self._draft_costs = learn_cost, DraftCosts(draft_prior)
         self._evidence: dict[int, LaneEvidence] = {}
-        self._taught: dict[str, float] = {}
+        self._calibration = Calibration()
         self._ledgers: dict[tuple[int, int], Ledger] = {}
         self._round: Round | None = None
 
     def open(self, lane: int) -> None:
         """A lane starts from what closed lanes taught; lanes side by side do not touch each other's evidence."""
-        self._evidence[lane] = LaneEvidence(Evidence(dict(self._taught)))
+        self._evidence[lane] = LaneEvidence(Evidence(self._calibration.factors()))
 
     def close(self, lane: int) -> None:
         """Drops a lane's evidence; an unknown lane is nothing to close."""
         evidence = self._evidence.pop(lane, None)
-        for source, factor in evidence.calibration.learned().items() if evidence else ():
-            old = self._taught.get(source, 1.0)
-            self._taught[source] = old + TEACH * (factor - old)
+        if evidence is not None:
+            self._calibration.learn(evidence.calibration.counts)
 
     def reset(self) -> None:
         """Forgets all text evidence and keeps costs."""
-        self._taught = {}
+        self._calibration = Calibration()
         for lane in self._evidence:
             self.open(lane)
 
@@ -116,11 +116,15 @@ class StairCut:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         """Whether a request of `num_tokens` expected tokens should draft with the model at all.
 
-        It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what drafted rounds have been
-        cheaper a token than plain ones in this context class; while none is known, one is tried.
+        It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what rounds that ask it have
+        been cheaper a token than plain ones in this context class. What is held against it ages with each turn that
+        goes without.
         """
-        saving = self._ledger(context, 1).saving() if self._learn_cost else None
-        return saving is None or num_tokens * saving > backlog * sync_ms
+        ledger = self._ledger(context, 1)
+        pays = num_tokens * ledger.saving() > backlog * sync_ms
+        if not pays:
+            ledger.age(max(1, int(num_tokens)))
+        return pays
 
     def choose(
         self,
@@ -148,8 +152,10 @@ class StairCut:
         drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
         if not drafted:
             self._declined(Plain.MEASURED if promised else Plain.PRICE)
+        # What the draft took has no price: the wall time of such a round tells of none.
+        priced = cut.expected / gain if drafted and not draft_ms else None
         kept: list[list[int]] = cut.kept() if drafted else [[] for _ in lanes]
-        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN)
+        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN, priced)
         return cut.trees(kept) if drafted else []
 
     def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
@@ -166,7 +172,7 @@ class StairCut:
                 evidence.forecast.learn(blend, tokens)
         num_tokens = sum(map(len, committed))
         if ms is not None and num_tokens:
-            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens)
+            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens, last.priced)
 
     def _blends(self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]) -> list[Blend]:
         return [
@@ -182,9 +188,9 @@ class StairCut:
         key = (context_key(context), num_lanes)
         if key not in self._ledgers:
             plain = self._prices.ms(context, Kind.EXTEND, num_lanes) / num_lanes
-            drafted = plain
+            spec = None
             if num_lanes == 1:  # the table's own wall times are those of one lane
                 plain = self._prices.prior(context, "plain") or plain
-                drafted = self._prices.prior(context, "spec") or plain
-            self._ledgers[key] = Ledger(plain, drafted)
+                spec = self._prices.prior(context, "spec")
+            self._ledgers[key] = Ledger(plain, spec or plain, spec or plain / HOPE)
         return self._ledgers[key]

@@ -15,7 +15,7 @@ from tandem.artifacts import reader
 from tandem.errors import BundleCorrupt, BundleError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
-from tandem.runtime.checks import probe
+from tandem.runtime.checks import draft_scenario
 from tandem.runtime.checks.oracle import Digests
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
@@ -82,7 +82,7 @@ def served_by(monkeypatch: pytest.MonkeyPatch, oracle: Digests | None, **options
     monkeypatch.setattr(loading, "open_executor", lambda bundle, **options: executor)
     opened = reader.open_bundle(Path("x"))
     monkeypatch.setattr(opened, "geometry", executor.geometry)
-    monkeypatch.setattr(opened, "json", lambda name: {} if oracle is None else {probe.NAME: oracle})
+    monkeypatch.setattr(opened, "json", lambda name: {} if oracle is None else {draft_scenario.NAME: oracle})
     service = load(Path("x"), LoadOptions(**options))
     service.worker.stop()
     made = cast(Worker, service.worker)._engine
@@ -91,7 +91,7 @@ def served_by(monkeypatch: pytest.MonkeyPatch, oracle: Digests | None, **options
 
 @pytest.fixture
 def guesses() -> Digests:
-    return probe.run(DraftingExecutor(capacities=CAPACITIES))
+    return draft_scenario.run(DraftingExecutor(capacities=CAPACITIES))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""The cut: against every subset of small trees, at prices of real shapes, over lanes, and what rounds teach it."""
+"""The cut: against every subset of small trees, at prices of real shapes, and over lanes."""
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
-from typing import Any
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -11,28 +10,14 @@ from hypothesis import strategies as st
 
 from tandem.keys import Kind
 from tandem.prices import PriceModel
-from tandem.runtime.router.blend import Blend
-from tandem.runtime.router.calibration import fates
-from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.runtime.router.staircut import MARGIN, StairCut
 from tandem.tree import DraftTree
+from tests.runtime.router.drafts import cut, line
 from tests.runtime.router.replay import cpu_table, flat_table
-
-
-def line(scores: list[float], anchor: int = 0, source: str = "local") -> DraftTree:
-    return DraftTree.chain(anchor, list(range(10, 10 + len(scores))), scores, source)
 
 
 def chosen(table: dict, *lanes: list[DraftTree], max_rows: int = 32) -> list[DraftTree]:
     return cut(StairCut(PriceModel(table)), list(lanes), [100] * len(lanes), max_rows)
-
-
-def cut(
-    router: StairCut, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int = 32, lanes: Any = None
-) -> list[DraftTree]:
-    """What `choose` says, the plain step as its roots."""
-    roots = [trees[0].truncate(1) if trees else DraftTree.root(-1) for trees in candidates]
-    return router.choose(candidates, contexts, max_rows, lanes) or roots
 
 
 def test_a_long_copy_takes_many_rows_even_where_rows_are_dear():
@@ -137,104 +122,3 @@ def test_lanes_share_the_rows_by_likelihood():
     first, second = chosen(cpu_table(), [doubtful], [sure])
     assert first.num_drafted <= 2 and second.num_drafted >= 12
     assert sum(map(len, chosen(flat_table(), [sure], [sure], [doubtful], []))) == 32
-
-
-def test_only_nodes_whose_parent_was_verified_are_judged():
-    whole = Blend([DraftTree([0, 1, 2, 3, 4], [-1, 0, 1, 2, 0], [1, 0.8, 0.6, 0.5, 0.1], ["root", *"aaab"])], {})
-    # A plain round tells of the first step only, whatever it brought.
-    assert fates(whole, (), [1]) == {"a": [1, pytest.approx(0.8)], "b": [0, pytest.approx(0.1)]}
-    assert fates(whole, (), [4]) == {"a": [0, pytest.approx(0.8)], "b": [1, pytest.approx(0.1)]}
-    # A verify of node 1 tells of its children too: of node 2, not of node 3.
-    assert fates(whole, {1}, [1, 2])["a"] == [2, pytest.approx(1.4)]
-    assert fates(whole, {1}, [9])["a"] == [0, pytest.approx(1.4)]
-    # A text that ends early leaves what is below it open.
-    assert fates(whole, {1, 2, 3, 4}, [1])["a"] == [1, pytest.approx(0.8)]
-
-
-def play(
-    router: StairCut, tree: DraftTree, committed: list[int], *, lane: int = 0, ms: float | None = None
-) -> DraftTree:
-    (picked,) = cut(router, [[tree]], [100], lanes=[lane])
-    router.settle([committed], ms)
-    return picked
-
-
-def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
-    router = StairCut(PriceModel(cpu_table()))
-    for lane in (1, 2):
-        router.open(lane)
-    guess = line([0.8, 0.7, 0.6, 0.5])
-    eager = play(router, guess, [99], lane=1).num_drafted
-    for _ in range(30):
-        play(router, guess, [99], lane=1)
-    assert play(router, guess, [99], lane=1).num_drafted == 0
-    assert cut(router, [[guess]], [100], lanes=[2])[0].num_drafted == eager
-    # A plain lane whose guesses come true drafts again, though none was verified.
-    for _ in range(100):
-        play(router, guess, [10, 11, 12, 13, 99], lane=1)
-    assert play(router, guess, [99], lane=1).num_drafted == eager
-
-
-def test_closed_lanes_teach_the_next_and_reset_forgets():
-    router = StairCut(PriceModel(cpu_table()))
-    guess = line([0.8, 0.7, 0.6, 0.5])
-    before = play(router, guess, [99], lane=1).num_drafted
-    for lane in range(20):
-        router.open(lane)
-        for _ in range(10):
-            play(router, guess, [99], lane=lane)
-        router.close(lane)
-    router.open(30)
-    assert cut(router, [[guess]], [100], lanes=[30])[0].num_drafted < before
-    router.reset()
-    assert cut(router, [[guess]], [100], lanes=[30])[0].num_drafted == before
-    router.close(77)
-
-
-def test_drafting_that_loses_by_the_clock_stops():
-    """Prices promise a gain, but drafted rounds take ten plain steps each (a drafter that rereads the context)."""
-    router = StairCut(PriceModel(flat_table(20.0)))
-    guess, drafted, ms, tokens = line([0.7, 0.6, 0.5]), [], 0.0, 0
-    for round_ in range(2000):
-        tree = cut(router, [[guess]], [100_000])[0]
-        committed = [10, 99] if tree.num_drafted else [10]
-        drafted += [round_] if tree.num_drafted else []
-        router.settle([committed], 200.0 if tree.num_drafted else 20.0)
-        ms, tokens = ms + (200.0 if tree.num_drafted else 20.0), tokens + len(committed)
-    assert len(drafted) <= 20 and max(b - a for a, b in pairwise(drafted)) > 128
-    assert ms <= 1.1 * 20.0 * tokens
-    # Short contexts have their own ledger.
-    assert cut(router, [[guess]], [100])[0].num_drafted == 3
-
-
-def test_one_round_held_up_by_the_system_does_not_end_drafting():
-    ledger = Ledger(20.0, 20.0)
-    for _ in range(20):
-        ledger.settle(Arm.COPIED, 40.0, 4)
-        ledger.settle(Arm.PLAIN, 20.0, 1)
-    ledger.settle(Arm.COPIED, 2000.0, 4)
-    assert ledger.allows(Arm.COPIED, 1.05)
-    for _ in range(10):
-        ledger.settle(Arm.COPIED, 2000.0, 4)
-    assert not ledger.allows(Arm.COPIED, 1.05)
-
-
-def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
-    ledger, probes = Ledger(20.0, 40.0), []
-    for round_ in range(1000):
-        drafted = ledger.allows(Arm.COPIED, 1.5)
-        probes += [round_] if drafted else []
-        ledger.settle(Arm.COPIED if drafted else Arm.PLAIN, 90.0 if drafted else 20.0, 1)
-    assert [b - a - 1 for a, b in pairwise([-1, *probes])] == [16, 32, 64, 128, 256, 256]
-    while not ledger.allows(Arm.COPIED, 1.5):
-        ledger.settle(Arm.PLAIN, 20.0, 1)
-    for _ in range(4):
-        ledger.settle(Arm.COPIED, 40.0, 6)
-    assert ledger.allows(Arm.COPIED, 1.05)
-
-
-def test_a_class_found_losing_still_drafts_what_promises_more_than_it_fell_short():
-    table = flat_table(20.0)
-    table["1024"] |= {"plain": 20.0, "spec": 40.0}
-    assert chosen(table, [line([0.5, 0.2])])[0].num_drafted == 0
-    assert chosen(table, [line([0.95**d for d in range(1, 32)])])[0].num_drafted == 31
