@@ -1,7 +1,8 @@
 """The demo hybrid beside Transformers: how fast it decodes plainly, and whether its loss on held-out text is the same.
+And beside itself: what its drafting layer, lookup and both gain over plain steps.
 
-Both run on this CPU, in turns of one command; Transformers must be importable here (`make install`). Other hybrids,
-and other models, take the same two figures. Exits 1 if a loss is off; bench/exact.py holds speculative text to plain.
+All run on this CPU, in turns of one command; Transformers must be importable here (`make install`) but for the drafts.
+Other hybrids, and other models, take the same figures. Exits 1 if a loss is off or an id differs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
@@ -18,14 +20,23 @@ from answer import CommandError
 from figure import Figure
 from figures import eager, loss
 from figures.context import Context
+from figures.ways import PLAIN, Way, measure
 from machine import describe
+from prompts import Prompt
 from sides.process import SideError
 from sides.roster import Roster, cores
+from spread import Goal
 from unseen import domains, library, windows
 
-PROFILES = {"decode": "bf16", "loss": "fp32"}
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PROFILES = {"decode": "bf16", "drafts": "bf16", "loss": "fp32"}
 """The bundle that each figure wants."""
 PROMPTS, PROMPT_TOKENS = 4, 96
+DRAFTED, DRAFTED_TOKENS = 16, 160
+DRAFTERS = ("lookup", "mtp", "auto")
+DRAFTS = Goal(1.6, 3.0)
 
 
 def main() -> int:
@@ -39,7 +50,8 @@ def main() -> int:
     if options.json:
         record = {"machine": describe(), "threads": options.threads, "figures": [figure.record() for figure in found]}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
-    return 1 if any(line.missed for figure in found if figure.name.startswith("loss") for line in figure.lines) else 0
+    off = any(line.missed for figure in found if figure.name.startswith("loss") for line in figure.lines)
+    return int(off or any(figure.identical is False for figure in found))
 
 
 def parse() -> argparse.Namespace:
@@ -47,7 +59,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--checkpoint", type=Path, default=bundles.HYBRID, help="a Hugging Face folder")
     add("--bundle", type=Path, action="append", help="a bundle of it, bf16 or fp32; default: bundles made in .demo")
-    add("--only", choices=PROFILES, help="one of the two")
+    add("--only", choices=PROFILES, help="one of them")
     add("--corpus", type=Path, help="a corpus with its held-out parts; default: held-out files of Python's own library")
     add("--windows", type=int, default=8, help="windows of held-out text, of each domain")
     add("--window", type=int, default=1024, help="tokens of a window that are predicted")
@@ -76,14 +88,28 @@ def figures(options: argparse.Namespace) -> list[Figure]:
     found = []
     for name in wanted:
         if name == "decode":
-            prompts = windows([token for ids in library(tokenizer) for token in ids], PROMPT_TOKENS, PROMPTS)
-            found.append(eager.measure(context, options.checkpoint, prompts))
+            found.append(eager.measure(context, options.checkpoint, held_out(tokenizer, PROMPT_TOKENS, PROMPTS)))
+        elif name == "drafts":
+            found.append(drafts(context, held_out(tokenizer, DRAFTED_TOKENS, DRAFTED), options.tokens))
         else:
             texts = domains(tokenizer, options.corpus)
             cut = {domain: windows(ids, options.window + 1, options.windows) for domain, ids in texts.items()}
             found.append(loss.measure(paths["fp32"], options.checkpoint, cut, options.threads))
         print(f"\n{found[-1].text()}", flush=True)
     return found
+
+
+def held_out(tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
+    """Up to `count` pieces of held-out Python, of `length` tokens."""
+    return windows([token for ids in library(tokenizer) for token in ids], length, count)
+
+
+def drafts(context: Context, texts: list[list[int]], num_tokens: int) -> Figure:
+    """Each drafter over plain steps, going on with `texts`."""
+    figure = Figure("drafts", f"answers of {num_tokens} tokens to {len(texts)} pieces of held-out Python")
+    prompts = [Prompt(f"piece {i}", ids) for i, ids in enumerate(texts, 1)]
+    ways = (PLAIN, *(Way(name, options={"drafter": name}) for name in DRAFTERS))
+    return measure(context, PROFILES["drafts"], figure, prompts, ways, num_tokens, DRAFTS)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,8 @@ class StairCut:
         been cheaper a token than plain ones in this context class. What is held against it ages with each turn that
         goes without.
         """
+        if not self._learn_cost:
+            return True
         ledger = self._ledger(context, 1)
         pays = num_tokens * ledger.saving() > backlog * sync_ms
         if not pays:
