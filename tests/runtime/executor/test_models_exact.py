@@ -1,0 +1,108 @@
+"""A drafting layer through the engine over real kernels: texts are the plain ones, guesses depend on the text alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.keys import Kind
+from tandem.prices import PriceModel
+from tandem.runtime.drafters.lookup import lookup_drafters
+from tandem.runtime.engine import Engine
+from tandem.runtime.executor.base import DraftOutcome, DraftRows
+from tandem.runtime.request import FinishReason, Request, Sampling
+from tests.compile.models import oracle
+from tests.fakes import RandomRouter, Recorder
+from tests.staged import Staged, stage
+from tests.tiny import VOCAB_SIZE, make_checkpoint
+from tests.tiny_hybrid import add_mtp
+
+CONTEXT, NUM_LANES, MAX_ROWS = 384, 4, 64
+BLOCKS = (CONTEXT + 32) // 64 + 1
+
+Guesses = dict[tuple[tuple[int, ...], tuple[int, ...]], bytes]
+"""Bits of what was guessed behind a text and the chain so far."""
+
+
+class Heard:
+    """An executor whose drafts are compared with all that were heard behind the same text before."""
+
+    def __init__(self, executor: Any, guesses: Guesses) -> None:
+        self._executor, self._guesses = executor, guesses
+        self.engine: Engine | None = None
+        self.compared = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        outcome: DraftOutcome = self._executor.draft(kind, rows)
+        assert self.engine is not None and self.engine._models is not None
+        for output, row in enumerate(rows.output_row):
+            drafter = self.engine._models._members[rows.lane[row]].drafter
+            key = tuple(drafter.ids), tuple(options[0][0] for options in drafter._guesses)
+            bits = b"".join(field[output].tobytes() for field in (outcome.token, outcome.logit, outcome.lse))
+            self.compared += key in self._guesses
+            assert self._guesses.setdefault(key, bits) == bits, f"a guess behind {len(key[0])} ids and {key[1]}"
+        return outcome
+
+
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Staged:
+    folder: Path = make_checkpoint(tmp_path_factory.mktemp("models") / "qwen3_5", "qwen3_5")
+    add_mtp(folder)
+    config, tensors = oracle.read_config(folder), oracle.read_tensors(folder)
+    return stage(config, tensors, request.param, folder, context_length=CONTEXT, max_rows=MAX_ROWS, drafter=True)
+
+
+def requests(rng: random.Random) -> list[Request]:
+    """Texts that begin alike, so that some are met again at other places of other schedules."""
+    text = [(7 * i * i + 3) % VOCAB_SIZE for i in range(330)]
+    lengths = rng.sample([1, 2, 31, 63, 64, 65, 129, 200, 330], 4)
+    samplings = [Sampling(), Sampling(), Sampling(temperature=0.7, seed=3)]
+    return [Request(tuple(text[:n]), rng.choice([3, 20, 60]), rng.choice(samplings)) for n in lengths]
+
+
+def plain(staged: Staged, asked: Request, known: dict[Request, list[int]]) -> list[int]:
+    if asked not in known:
+        engine, sink = Engine(staged.executor(num_pages=BLOCKS), drafters=None, prices=PriceModel()), Recorder()
+        engine.submit(asked, sink)
+        while engine.step():
+            pass
+        engine.close()
+        known[asked] = sink.ids
+    return known[asked]
+
+
+def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged) -> None:
+    guesses, known, compared, drafted = Guesses(), dict[Request, list[int]](), 0, 0.0
+    for seed in range(6):
+        rng = random.Random(seed)
+        heard = Heard(staged.executor(threads=rng.randint(1, 2), num_pages=NUM_LANES * BLOCKS), guesses)
+        heard.engine = engine = Engine(
+            heard,  # type: ignore[arg-type]
+            drafters=rng.choice([None, lookup_drafters()]),
+            models=True,
+            prices=PriceModel(),
+            router=RandomRouter(seed),
+            max_lanes=rng.randint(1, NUM_LANES),
+            prefill_chunk=rng.choice([7, 32, None]),
+        )
+        asked, sinks = requests(rng), list[Recorder]()
+        for request in asked:
+            sinks.append(Recorder(wants=rng.choice([None, None, 9])))
+            engine.submit(request, sinks[-1])
+            for _ in range(rng.choice([0, 1, 9])):
+                engine.step()
+        while engine.step():
+            pass
+        for request, sink in zip(asked, sinks, strict=True):
+            whole = plain(staged, request, known)
+            assert sink.ids == whole[: len(sink.ids)] and sink.reason in (FinishReason.LENGTH, FinishReason.STOP)
+            assert sink.reason is FinishReason.STOP or len(sink.ids) == len(whole)
+        compared, drafted = compared + heard.compared, drafted + engine.meter.drafted_by.values.get("mtp", 0)
+        engine.close()
+    assert compared > 20 and drafted > 20
