@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.kernels.harness import LEVELS, ready_compiler
 from tests.tiny import make_checkpoint
+from tests.tiny_hybrid import add_mtp
 from tests.warm import Process
 
 CONTEXT_LENGTH = 256
@@ -40,11 +41,22 @@ def state_home() -> Path:
 
 @functools.cache
 def compiled(
-    family: str, profile: str, *, device: str = "cpu", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
+    family: str,
+    profile: str,
+    *,
+    device: str = "cpu",
+    max_seq_len: int = CONTEXT_LENGTH,
+    drafter: bool = False,
+    **overrides: Any,
 ) -> Path:
-    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
+    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`), with a layer that drafts if wanted.
+
+    `overrides` are fields of its config.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_folder()))
     checkpoint = make_checkpoint(folder / "checkpoint", family, **overrides)
+    if drafter:
+        add_mtp(checkpoint)
     command = [str(checkpoint), "-o", str(folder / profile), "-q"]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
