@@ -65,7 +65,7 @@ def answer(path: Path) -> list[int]:
             pass
     finally:
         engine.close()
-    return sink.tokens()
+    return sink.ids
 
 
 def test_texts_are_those_of_the_bundle_without_it(drafting: Path, plain: Path) -> None:
