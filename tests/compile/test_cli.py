@@ -19,11 +19,9 @@ from tandem.command import run_command
 from tandem.compile.cli import command, default_name
 from tandem.compile.cpu import panels, target
 from tandem.compile.gate.limits import record
-from tandem.keys import TARGET_KINDS, Kind
 from tests.compile.conftest import Proving
 from tests.compile.gate.sample import figures
 from tests.tiny import make_checkpoint
-from tests.tiny_hybrid import add_mtp
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +93,6 @@ def test_the_bundle_is_called_after_model_and_profile(compile_: Compile, model: 
     assert (facts["path"], facts["build_id"], facts["content_id"]) == (
         "mine-fp32", manifest.build_id, manifest.content_id
     )  # fmt: skip
-
-
-def test_a_drafter_comes_along_unless_it_is_not_wanted(
-    compile_: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = make_checkpoint(tmp_path / "hybrid", "qwen3_5")
-    add_mtp(model)
-    assert json.loads(compile_(model, "--dry-run", "--json").out)["drafter"] == "mtp, chains of 4"
-    assert compile_(model, "-q").code == compile_(model, "-q", "--drafter", "none", "-o", "none").code == 0
-    bundle, plain = open_bundle("hybrid-bf16"), open_bundle("none")
-    assert bundle.manifest.drafter is not None and bundle.kinds[-2:] == (Kind.DRAFT, Kind.SYNC)
-    assert plain.manifest.drafter is None and plain.kinds == TARGET_KINDS
-    assert "mtp.fc_hidden" in bundle.weights.spans and "mtp.fc_hidden" not in plain.weights.spans
-    bundle.verify()
-    assert compile_(model, "--drafter", "lookup").code == 2
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
-    done = compile_(model, "--dry-run", "--json")
-    assert "no drafter: cpu-" in done.err and done.err.count("\n") == 1 and json.loads(done.out)["drafter"] == "none"
-    assert compile_(model, "--dry-run", "--drafter", "none").err == compile_(model, "--dry-run", "-q").err == ""
 
 
 def test_quality_is_said_and_accepted_in_words(

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu import panels, target
-from tandem.compile.cuda.target import CudaTarget
 from tandem.compile.models.families import resolve
 from tandem.compile.models.weights import load
 from tandem.compile.plan import Plan, make_plan
@@ -21,9 +19,7 @@ from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.device import ISA_FLAGS, Machine, this_machine
 from tandem.errors import CheckpointError, CompileError, UsageError
-from tandem.keys import DRAFTER_KINDS, TARGET_KINDS
 from tests.tiny import make_checkpoint
-from tests.tiny_hybrid import add_mtp
 
 
 @pytest.fixture(scope="module")
@@ -186,45 +182,3 @@ def test_the_build_id_knows_the_tools(folder: Path, tmp_path: Path, monkeypatch:
     second = plan(folder).resolved
     assert second.tools["compiler"] == "cxx 99" and first.build_id() != second.build_id()
     assert str(tmp_path) not in repr(second)
-
-
-@pytest.fixture(scope="module")
-def drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_checkpoint(tmp_path_factory.mktemp("plan") / "mtp", "qwen3_5")
-    add_mtp(made)
-    return made
-
-
-def test_a_drafter_of_the_checkpoints_own_is_worked_by_hand(drafting: Path) -> None:
-    """One layer of attention: 1 kv head of 24, padded to 32 in the value pages; taps of 48, chains of four."""
-    made = plan(drafting, device="cpu", context_length=300)
-    held, record = made.geometry.drafter, made.drafter
-    assert held is not None and record is not None and made.undrafted == ""
-    assert (held.tap_rows, held.tap_width, held.top) == (128 + 512, 48, 2)
-    assert held.page_bytes == made.geometry.page_bytes == 64 * (24 * 2 + 32 * 2)
-    assert (record.kind, record.length, record.tap_layers, record.vocab_size) == ("mtp", 4, (), 333)
-    assert record.weights == record.target == made.resolved.checkpoint
-    assert made.resolved.drafter == record and made.resolved.entries == (*TARGET_KINDS, *DRAFTER_KINDS)
-    summary = made.summary()
-    assert summary["drafter"] == "mtp, chains of 4" and summary["programs"] == 6
-    assert summary["drafter_kv_bytes_per_token"] == 24 * 2 + 32 * 2 and summary["tap_bytes"] == 640 * 48 * 4
-
-
-def test_a_plan_without_a_drafter_is_that_of_a_checkpoint_without_one(drafting: Path, tmp_path: Path) -> None:
-    """`none`, and a checkpoint that has no such layer, differ in the checkpoint's digest alone."""
-    without = plan(drafting, device="cpu", drafter="none")
-    plain = plan(make_checkpoint(tmp_path / "plain", "qwen3_5"), device="cpu")
-    for made in (without, plain):
-        assert made.drafter is made.geometry.drafter is None and made.undrafted == ""
-        assert made.summary()["drafter"] == "none" and made.resolved.entries == TARGET_KINDS
-    assert replace(without.resolved, checkpoint="") == replace(plain.resolved, checkpoint="")
-    assert without.weight_bytes == plain.weight_bytes < plan(drafting, device="cpu").weight_bytes
-
-
-def test_a_device_without_programs_for_it_says_so(drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
-    made = plan(drafting, device="cpu")
-    assert made.drafter is made.geometry.drafter is None
-    assert made.undrafted.startswith(f"no drafter: {made.device} has no programs yet for the layer")
-    assert plan(drafting, device="cpu", drafter="none").undrafted == ""
-    assert not CudaTarget.drafts.fget(None)  # type: ignore[attr-defined]
