@@ -116,13 +116,13 @@ def trace_pass(
         def block(layer_type: str, delta: Tensor | None) -> Part:
             return export_part(make[layer_type](spec, tree=tree), h, delta, _inputs(spec), *memory[layer_type])
 
-        types, ends = layer_types(spec), (h, h.clone(), _ids(OUTPUTS))
-        tap = qwen3_5_mtp.TappedHead
+        types = layer_types(spec)
+        head, taps = (qwen3_5_mtp.TappedHead(spec), _taps(spec)) if tapped else (llama.Head(spec), ())
         return Parts(
             embed=export_part(llama.Embed(spec), _ids(ROWS)),
             first=block(types[0], None),
             blocks={layer_type: block(layer_type, h.clone()) for layer_type in dict.fromkeys(types)},
-            head=export_part(tap(spec), *ends, *_taps(spec)) if tapped else export_part(llama.Head(spec), *ends),
+            head=export_part(head, h, h.clone(), _ids(OUTPUTS), *taps),
         )
 
 

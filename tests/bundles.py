@@ -17,6 +17,7 @@ from typing import Any
 from tests.kernels.harness import LEVELS, ready_compiler
 from tests.once import once, place
 from tests.tiny import make_checkpoint
+from tests.tiny_hybrid import add_mtp
 from tests.warm import Process
 
 CONTEXT_LENGTH = 256
@@ -31,17 +32,34 @@ def state_home() -> Path:
 
 @functools.cache
 def compiled(
-    family: str, profile: str, *, device: str = "cpu", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
+    family: str,
+    profile: str,
+    *,
+    device: str = "cpu",
+    max_seq_len: int = CONTEXT_LENGTH,
+    drafter: bool = False,
+    **overrides: Any,
 ) -> Path:
-    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
-    asked = (family, profile, device, max_seq_len, sorted(overrides.items()))
+    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`), with a layer that drafts if wanted.
+
+    `overrides` are fields of its config.
+    """
+    asked = (family, profile, device, max_seq_len, drafter, sorted(overrides.items()))
     return once(repr(asked), lambda folder: _compile(folder, *asked)) / profile
 
 
 def _compile(
-    folder: Path, family: str, profile: str, device: str, max_seq_len: int, overrides: list[tuple[str, Any]]
+    folder: Path,
+    family: str,
+    profile: str,
+    device: str,
+    max_seq_len: int,
+    drafter: bool,
+    overrides: list[tuple[str, Any]],
 ) -> None:
     checkpoint = make_checkpoint(folder / "checkpoint", family, **dict(overrides))
+    if drafter:
+        add_mtp(checkpoint)
     command = [str(checkpoint), "-o", str(folder / profile), "-q"]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}

@@ -54,7 +54,7 @@ class Entrance(nn.Module):
 
 
 class Keys(AttentionBlock):
-    """The block as far as its cache: all that rows of a known text need."""
+    """The block as far as its cache: all that rows of a known text need. Queries come of the same product."""
 
     def forward(  # type: ignore[override]
         self, h: Tensor, delta: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor

@@ -129,24 +129,23 @@ class DraftsProof:
 
     def _lanes(self, wanted: Sequence[str]) -> None:
         """Chains alone and beside others; rows of a text overwrite those of a chain."""
-        ends = [len(text) - 1 - 3 * lane for lane, text in enumerate(self._texts)]
-        spans, first = list[DraftSpan](), 0
-        for lane, (text, end) in enumerate(zip(self._texts, ends, strict=True)):
-            taps = [(first + i) % (self._ring - MOST_LANES) for i in range(end)]
-            for begin in range(0, end, self._max_rows):
-                chunk = text[begin : min(begin + self._max_rows, end)]
+        spans = list[DraftSpan]()
+        for lane, text in enumerate(self._texts):
+            taps = [lane * len(text) + i for i in range(len(text))]
+            for begin in range(0, len(text), self._max_rows):
+                chunk = text[begin : begin + self._max_rows]
                 self.lab.extend(lane, chunk, begin, 1, taps[begin : begin + len(chunk)])
-            self._draft.sync(lane, text[1 : end - 4], 0, taps[: end - 5])
+            start = len(text) - 5 - CHAIN - 3 * lane
+            self._draft.sync(lane, text[1 : start + 1], 0, taps[:start])
             out = self._ring - MOST_LANES + lane
-            spans.append(DraftSpan(lane, end - 5, text[end - 4 : end + 1], taps[end - 5 :], out))
-            first += end
+            spans.append(DraftSpan(lane, start, text[start + 1 : start + 6], taps[start : start + 5], out))
         alone = [self._draft.chains([span], CHAIN)[0] for span in spans]
         for lane, bits in enumerate(self._draft.chains(spans, CHAIN)):
             self._compare(f"chain of lane {lane} beside {len(spans) - 1} others", bits, alone[lane])
-        # What a chain guessed lies where the text goes on: its rows come in the same place.
-        text, end = self._texts[0], ends[0]
-        again = self._draft.guesses(0, text[end - 4 : end + 1], end - 5, spans[0].taps)
-        self._compare("drafts behind a chain", again, wanted[end - 5 : end])
+        # What a chain guessed lies where the text goes on, whose rows come in its place.
+        text, start = self._texts[0], spans[0].start
+        again = self._draft.guesses(0, text[start + 1 :], start, range(start, len(text) - 1))
+        self._compare("drafts in place of a chain", again, wanted[start:])
 
     def _compare(self, what: str, found: Sequence[str], wanted: Sequence[str]) -> None:
         """Place by place; what no pass gave is "" and not compared."""

@@ -53,7 +53,10 @@ class Inbox:
             _put(view, values)
         _put(self._output_row, rows.output_row)
         if self._tap_out is not None:
-            _put(self._tap_out, rows.tap_out or [-1] * len(rows.token))
+            taps = rows.tap_out or [-1] * len(rows.token)
+            if len(taps) != len(rows.token):
+                raise ValueError(f"{len(rows.token)} rows that leave {len(taps)} taps")
+            _put(self._tap_out, taps)
 
     def set_moves(self, moves: Moves) -> None:
         self._set_counts(0, 0, len(moves.lane))

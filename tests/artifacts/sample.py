@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tandem.artifacts import layout, program
+from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
-from tandem.artifacts.io import Geometry
+from tandem.artifacts.io import DraftGeometry, Geometry
 from tandem.artifacts.manifest import (
     Draft,
     EntryRecord,
@@ -27,13 +29,30 @@ from tandem.artifacts.resolved import Resolved
 from tandem.artifacts.weights import WeightsWriter
 from tandem.artifacts.writer import BundleWriter
 from tandem.device import this_machine
-from tandem.keys import TARGET_KINDS
+from tandem.keys import DRAFTER_KINDS, TARGET_KINDS, Kind
 
 GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 4096, ((2, 64), (2, 64)))
+HELD = DraftGeometry(tap_rows=520, tap_width=48, page_bytes=4096, kv_planes=((2, 64), (2, 64)), top=2)
+CHECKPOINT = "ab" * 32
+DRAFTER = DrafterRecord(kind="mtp", length=4, tap_layers=(), vocab_size=100, weights=CHECKPOINT, target=CHECKPOINT)
 LIBRARY = b"\x7fELF no real library"
 WEIGHTS = {"a": np.arange(15, dtype=np.float32).reshape(3, 5), "b": np.arange(64, dtype=np.uint16)}
 DTYPES = {"float32": "F32", "uint16": "BF16", "uint8": "U8"}
 PRICES = {"1024": {"extend": {"1": 2.0, "8": 3.0}, "plain": 2.0}, "step_ms": 0.1, "measured": "by hand"}
+
+
+def entries(*kinds: Kind) -> tuple[EntryRecord, ...]:
+    """One of each kind, for any context and rows."""
+    return tuple(
+        EntryRecord(kind=k, context_class=0, rows=0, part="whole", program=layout.program_file(k), sha256="")
+        for k in kinds
+    )
+
+
+def drafting(**changes: Any) -> dict[str, Any]:
+    """What a draft states of a drafter that is a model."""
+    geometry = GeometryRecord.of(dataclasses.replace(GEOMETRY, drafter=HELD))
+    return {"geometry": geometry, "entries": entries(*TARGET_KINDS, *DRAFTER_KINDS), "drafter": DRAFTER} | changes
 
 
 def draft(**changes: Any) -> Draft:
@@ -46,10 +65,7 @@ def draft(**changes: Any) -> Draft:
         "device": machine.device,
         "arithmetic": "exact",
         "geometry": GeometryRecord.of(GEOMETRY),
-        "entries": tuple(
-            EntryRecord(kind=k, context_class=0, rows=0, part="whole", program=layout.program_file(k), sha256="")
-            for k in TARGET_KINDS
-        ),
+        "entries": entries(*TARGET_KINDS),
         "tokenizer": TokenizerFacts(chat_template="{{ 'ü' }}", bos_token=None, eos_token="</s>", stop_ids=(2, 0)),
         "host": Host(
             validity=Validity(arch=machine.arch, isa_level=machine.isa_level, flags=(), abi=machine.abi, cuda=None),
@@ -57,6 +73,7 @@ def draft(**changes: Any) -> Draft:
         ),
         "proof": ProofSummary(cases=12, differing=0),
         "quality": None,
+        "drafter": None,
     }
     facts |= changes
     facts.setdefault("resolved", resolved(facts))
@@ -66,7 +83,7 @@ def draft(**changes: Any) -> Draft:
 def resolved(facts: dict[str, Any], **changes: Any) -> Resolved:
     """A configuration that agrees with the `facts` of a draft."""
     settled: dict[str, Any] = {
-        "checkpoint": "ab" * 32,
+        "checkpoint": CHECKPOINT,
         "spec": {"family": "llama", "rms_norm_eps": 1e-5},
         "profile": {"name": facts["profile"]},
         "device": facts["device"],
@@ -77,6 +94,7 @@ def resolved(facts: dict[str, Any], **changes: Any) -> Resolved:
         "sources": {"kernels/cpu/linear.cpp": "cd" * 32},
         "tools": {"compiler": "g++ 12.2"},
         "environment": {},
+        "drafter": facts["drafter"],
     }
     return Resolved(**{**settled, **changes})
 
@@ -88,11 +106,12 @@ def fill(
     library: bytes = LIBRARY,
     weights: dict[str, np.ndarray] | None = None,
     launches: int = 1,
+    kinds: Sequence[Kind] = TARGET_KINDS,
     **files: object,
 ) -> None:
-    """Every required file, a program of each kind and a library. `files` are JSON by name without its ending."""
+    """Every required file, a program of each of `kinds` and a library. `files` are JSON by name without its ending."""
     binary = writer.add_kernel(library)
-    for kind in TARGET_KINDS:
+    for kind in kinds:
         writer.add(layout.program_file(kind), program.encode(_program(binary, launches)))
     fill_data(writer, note, weights=weights, **files)
 
@@ -122,9 +141,11 @@ def write(
     target: Path, *, replace: bool = False, note: str = "sample", contents: dict[str, Any] | None = None, **changes: Any
 ) -> Manifest:
     """Publishes the sample at `target`; `contents` go to `fill`, `changes` to `draft`."""
+    drafted = draft(**changes)
+    kinds = tuple(dict.fromkeys((*TARGET_KINDS, *(entry.kind for entry in drafted.entries))))
     with BundleWriter(target, replace=replace) as writer:
-        fill(writer, note, **(contents or {}))
-        return writer.publish(draft(**changes))
+        fill(writer, note, **{"kinds": kinds} | (contents or {}))
+        return writer.publish(drafted)
 
 
 def copy(source: Path, target: Path) -> Path:

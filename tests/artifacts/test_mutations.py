@@ -24,9 +24,9 @@ REFUSED = (BundleCorrupt, BundleMismatch, BundleUntrusted)
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sample with every optional part: a quality record and a report."""
+    """A sample with every optional part: a quality record, a drafter and a report."""
     target = tmp_path_factory.mktemp("sound") / "tiny"
-    sample.write(target, quality=quality())
+    sample.write(target, quality=quality(), **sample.drafting())
     return target
 
 
@@ -80,7 +80,7 @@ def _cases(bundle: Path) -> Iterator[tuple[str, str, mutations.Spoil]]:
 def test_the_sound_one_passes(sound: Path) -> None:
     verify(sound)
     use(sound)
-    assert len(mutations.files(sound)) == 12 and open_bundle(sound).manifest.quality == quality()
+    assert len(mutations.files(sound)) == 14 and open_bundle(sound).manifest.quality == quality()
 
 
 def test_every_file_spoilt_in_every_way_is_refused_by_its_name(sound: Path, tmp_path: Path) -> None:

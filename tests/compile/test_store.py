@@ -15,10 +15,11 @@ from tandem.compile.cpu import panels
 from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape, unpack
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import PROFILES, find_profile
-from tandem.compile.store import write_weights
+from tandem.compile.store import weight_bytes, write_weights
 from tandem.errors import CheckpointError
 from tests.compile.models import oracle
 from tests.tiny import make_checkpoint
+from tests.tiny_hybrid import add_mtp
 
 NUMPY = {"fp32": np.float32, "bf16": np.uint16, "int8": np.uint8, "int4": np.uint8}
 AWAY = {"fp32": 0.0, "bf16": 2.0**-8, "int8": 0.51 / 127, "int4": 1.5 / 15}
@@ -61,6 +62,32 @@ def test_every_parameter_comes_back(folder: Path, tmp_path: Path, profile: str) 
         assert torch.equal(unpack(stored, form, shape), rounded), name
         assert (rounded - tensor).abs().max() <= AWAY[form] * tensor.abs().max(), name
     assert sum(written) == sum(weights.spans[name].nbytes for name in wanted)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_drafter_lies_behind_the_model(tmp_path: Path, profile: str) -> None:
+    """All of the model is where it was; the layer that drafts comes after it, its product as two halves."""
+    folder = make_checkpoint(tmp_path / "hybrid", "qwen3_5-tied")
+    stored = add_mtp(folder)
+    checkpoint, sizes = open_checkpoint(str(folder)), list[int]()
+    spec, chosen = resolve(checkpoint.config), find_profile(profile)
+    for drafter in (False, True):
+        path = tmp_path / str(drafter)
+        write_weights(spec, chosen, checkpoint, path, layout=panels, context_length=64, drafter=drafter)
+        sizes.append(weight_bytes(spec, chosen, panels, drafter=drafter))
+    plain, drafting = (MappedWeights(tmp_path / str(drafter)) for drafter in (False, True))
+    names = [name for name in plain.spans if not name.startswith(("pad.", "rope."))]
+    assert all(np.array_equal(plain.bytes(name), drafting.bytes(name)) for name in names)
+    more = [name for name in drafting.spans if not name.startswith("pad.") and name not in plain.spans]
+    assert len(more) == 13 and all(name.startswith("mtp.") for name in more)
+    assert sizes[1] - sizes[0] == sum(drafting.spans[name].nbytes for name in more)
+    width = spec.hidden_size
+    for half, name in enumerate(("mtp.fc_embedding", "mtp.fc_hidden")):
+        part, form = stored["mtp.fc.weight"][:, half * width : (half + 1) * width], chosen.format(name, (width, width))
+        found = unpack(drafting.bytes(name).view(NUMPY[form]), form, (width, width))
+        assert torch.equal(found, unpack(pack(part, form), form, (width, width)))
+    norm = drafting.bytes("mtp.hidden_norm").view(np.float32)
+    assert np.array_equal(norm, (1 + stored["mtp.pre_fc_norm_hidden.weight"]).numpy())
 
 
 def test_angles_reach_every_position_a_row_may_stand_at(folder: Path, tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ def test_what_no_drafter_takes_is_refused(folder: Path, executor: CpuExecutor) -
         executor.draft(SYNC, wide)
     with pytest.raises(ValueError, match="3 rows of a drafter with 2 taps"):
         executor.draft(SYNC, replace(draft_rows(SYNC, [DraftSpan(0, 0, IDS[:3], range(3))], lane.table), tap=[0, 1]))
+    short = replace(draft_rows(DRAFT, [DraftSpan(0, 0, IDS[:3], range(3))], lane.table), tap_out=[0])
+    with pytest.raises(ValueError, match="3 rows that leave 1 taps"):
+        executor.draft(DRAFT, short)
     with pytest.raises(UsageError, match="no extend"):
         executor.draft(EXTEND, wide)
     plain = staged_from(folder, drafter=False).executor()
