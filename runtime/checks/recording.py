@@ -93,9 +93,9 @@ class Recording:
 def load_recording(path: Path) -> Recording:
     """Reads and checks the file. UsageError says what is wrong with it."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            header = json.loads(file["header"].tobytes())
-            arrays = {name: file[name] for name in ARRAYS}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+            header = json.loads(parts["header"].tobytes())
+            arrays = {name: parts[name] for name in ARRAYS}
         return _read(header, arrays)
     except (IsADirectoryError, FileNotFoundError, PermissionError) as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error

@@ -60,7 +60,11 @@ def record(
     from tandem.runtime.checks.record import read_prompts, record_texts
 
     opened = open_bundle(bundle, trust_native=trust_native)
-    asked = _ids(opened, read_prompts(prompts) if prompts else None)
+    if (room := opened.geometry.context_length - tokens) < 1:
+        raise UsageError(
+            f"--tokens is {tokens}; this bundle holds {opened.geometry.context_length}, the prompt included"
+        )
+    asked = _ids(opened, read_prompts(prompts)) if prompts else _built_in(opened, room)
     with progress(len(asked)) as advance:
         recording = record_texts(opened, asked, tokens, temperature, threads, advance)
     recording.save(output)
@@ -104,19 +108,25 @@ def replay(files: Sequence[Path], names: Sequence[str], as_json: bool) -> int:
     return 0
 
 
-def _ids(bundle: Bundle, prompts: Sequence[Prompt] | None) -> list[tuple[str, tuple[int, ...], frozenset[int]]]:
-    """(workload, ids, stop ids) of each prompt in the bundle's own tokens."""
-    from tandem.runtime.chat import ChatTemplate
+Asked = list[tuple[str, tuple[int, ...], frozenset[int]]]
+"""(workload, ids, stop ids) of each prompt."""
+
+
+def _built_in(bundle: Bundle, room: int) -> Asked:
+    """Those of the other checks, their last `room` tokens."""
     from tandem.runtime.checks.cli import built_in_prompts
+
+    return [(name, tuple(ids[-room:]), frozenset()) for name, ids in built_in_prompts(bundle).items()]
+
+
+def _ids(bundle: Bundle, prompts: Sequence[Prompt]) -> Asked:
+    """`prompts` in the bundle's own tokens."""
+    from tandem.runtime.chat import ChatTemplate
     from tandem.runtime.loading import read_tokenizer
 
     facts = bundle.manifest.tokenizer
-    if prompts is None:
-        return [(name, tuple(ids), frozenset()) for name, ids in built_in_prompts(bundle).items()]
     chat = ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token})
     tokenizer = read_tokenizer(bundle.tokenizer_path)
-    if tokenizer is None:
-        raise UsageError(f"{bundle.path} has no tokenizer; leave --prompts out")
     found = []
     for prompt in prompts:
         text = chat.render([{"role": "user", "content": prompt.text}]) if prompt.chat else prompt.text

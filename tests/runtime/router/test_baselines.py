@@ -29,8 +29,7 @@ def test_a_fixed_width_takes_the_likeliest_nodes_whatever_they_cost():
 
 def test_lanes_share_the_rows_of_a_pass():
     trees = cut(FixedRouter(16), [[LONG], [LONG], [LONG], []], [100] * 4, lanes=range(4))
-    assert [len(tree) for tree in trees] == [11, 11, 9, 1] or sum(map(len, trees)) == 32
-    assert min(len(tree) for tree in trees[:3]) >= 9
+    assert [len(tree) for tree in trees] == [11, 10, 10, 1]
 
 
 def test_a_budget_widens_once_an_answer_is_long_enough():
