@@ -79,7 +79,11 @@ class Drafting(ScriptedExecutor):
         return outcome
 
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
-        self._check_drafts(kind, rows)
+        try:
+            self._check_drafts(kind, rows)
+        except AssertionError:
+            self.astray += 1  # whoever drafts with it survives its exceptions
+            raise
         self.draft_passes.append((kind, len(rows.token)))
         guesses = [self._draft_row(rows, r) for r in range(len(rows.token))]
         self._logits = []

@@ -63,7 +63,7 @@ class DraftGroup:
         self._chains = Chains(self._passes, self._ring, prices, self._unsound)
         self._deciles = ProbDeciles()
         self._members: dict[int, Member] = {}
-        self._usual = math.inf  # tokens of an answer; most end long before what they may have
+        self._usual = math.inf  # tokens of an answer that is long enough; most end long before they have to
 
     @property
     def num_free_taps(self) -> int:
@@ -83,17 +83,15 @@ class DraftGroup:
     def close(self, lane: int, num_tokens: int) -> None:
         """A lane has ended with an answer of so many tokens, drafted by the model or not."""
         self._drop(lane)
-        known = self._usual < math.inf
-        self._usual = self._usual + FOLLOW * (num_tokens - self._usual) if known else num_tokens
+        if num_tokens >= LEAST_TOKENS:
+            known = self._usual < math.inf
+            self._usual = self._usual + FOLLOW * (num_tokens - self._usual) if known else num_tokens
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         """A pass of the target, whose rows leave their taps where their lanes draft with the model."""
         self._ring.sweep()
         if self._members:
-            try:
-                self._make_room(rows.lane)
-            except Exception:
-                self._fail(list(self._members))
+            self._make_room(rows.lane)
             rows.tap_out = self._ring.place([lane in self._members for lane in rows.lane])
         return self._executor.run(kind, rows)
 
@@ -126,11 +124,14 @@ class DraftGroup:
             behind = max(self._members.values(), key=lambda member: len(member.drafter.pending))
             drafter, backlog = behind.drafter, len(behind.drafter.pending) - 1
             if backlog < 1:
-                drafter = self._members[max(self._members, key=lanes.count)].drafter
-            if backlog < 1 or not self._pays(len(drafter.ids), backlog, behind.num_left):
+                self._lose(max(self._members, key=lanes.count), Lost.BEHIND)
+            elif not self._pays(len(drafter.ids), backlog, behind.num_left):
                 self._lose(drafter.lane, Lost.BEHIND)
             else:
-                self._catch_up([drafter], 1)
+                try:
+                    self._catch_up([drafter], 1)
+                except Exception:
+                    self._fail([drafter.lane])
 
     def _pays(self, context: int, backlog: int, num_left: int) -> bool:
         sync_ms = self._prices.ms(context, Kind.SYNC, MAX_TREE_ROWS) / MAX_TREE_ROWS

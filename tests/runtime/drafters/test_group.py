@@ -177,6 +177,23 @@ def test_lanes_draft_in_the_same_passes() -> None:
     assert executor.draft_passes[:5] == [(Kind.DRAFT, rows) for rows in (12, 4, 4, 4, 20)]
 
 
+def test_chains_are_as_deep_as_there_are_rows_for() -> None:
+    """Of 32 rows 12 lanes leave 20 to draft: one each."""
+    executor = DraftingExecutor(capacities=geometry(max_lanes=12), accuracy=1.0, ring=200)
+    requests = [Request((n, 1, 2), 6) for n in range(12)]
+    engine = engine_over(executor)
+    check(engine, executor, requests, serve(engine, *requests))
+    assert executor.draft_passes == [(Kind.DRAFT, 36), (Kind.DRAFT, 24)]
+
+
+def test_what_a_pass_cannot_take_is_read_before() -> None:
+    executor, requests = DraftingExecutor(accuracy=1.0), [Request((n,) * 30, 12) for n in range(3)]
+    engine = engine_over(executor, router=Selective(lambda round_: round_ >= 9))
+    check(engine, executor, requests, serve(engine, *requests))
+    # 90 rows of prompts; the first lane has been in 9 plain rounds, the second in 8 and the third in 7.
+    assert executor.draft_passes[:3] == [(Kind.SYNC, 40), (Kind.SYNC, 34), (Kind.DRAFT, 40)]
+
+
 def test_plain_rounds_leave_the_model_alone_and_what_it_missed_is_read_by_the_next_draft() -> None:
     executor, request = DraftingExecutor(accuracy=1.0), Request(tuple(range(5)), 30)
     engine = engine_over(executor, router=Selective(lambda round_: round_ in (9, 10)))
@@ -214,10 +231,10 @@ def test_who_is_furthest_behind_reads_or_goes_without(pays: bool) -> None:
 
 
 def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
-    """4, 4 + 0.1 (14 - 4), and no more than it may have."""
+    """4, 4 + 0.1 (14 - 4), and no more than it may have. Answers that could not be drafted say nothing."""
     router = Selective()
     engine = engine_over(DraftingExecutor(accuracy=1.0), router=router, max_lanes=1)
-    for max_tokens in (4, 14, 50, 3):
+    for max_tokens in (1, 4, 2, 14, 50, 3):
         serve(engine, Request((1, 2, 3), max_tokens))
     assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
 
@@ -252,6 +269,7 @@ def test_an_answer_too_short_to_draft_does_not_join(max_tokens: int) -> None:
     engine = engine_over(executor)
     check(engine, executor, [request], serve(engine, request))
     assert executor.draft_passes == [] and sum(engine.meter.lost.values.values()) == 0
+    assert not any(executor._taps), "nor are taps kept for it"
 
 
 def test_chains_end_with_the_answer() -> None:
@@ -326,6 +344,37 @@ def test_a_pass_that_fails_costs_its_lanes_the_model(kind: Kind, caplog: pytest.
     assert engine.meter.lost.values[Lost.FAILED] == (2 if kind is Kind.DRAFT else 1)
     assert "the drafter is gone" in caplog.text
     assert engine.meter.drafted_by.values.get("local"), "the other drafter goes on"
+
+
+def test_a_lane_is_lost_once() -> None:
+    """One lane's first guess is none, and the pass after that fails for the other."""
+
+    def spoil(rows: DraftRows, outcome: DraftOutcome) -> None:
+        if len(rows.token) > 1:
+            outcome.lse[0] = math.nan
+        else:
+            raise RuntimeError("the drafter is gone")
+
+    executor, requests = DraftingExecutor(accuracy=1.0, spoil=spoil), [Request((1, 2, 3), 20), Request((4, 5), 20)]
+    engine = engine_over(executor)
+    check(engine, executor, requests, serve(engine, *requests))
+    assert engine.meter.lost.values[Lost.FAILED] == 2
+
+
+def test_a_reading_pass_that_fails_costs_nobody_else_the_model() -> None:
+    def fail(rows: DraftRows, outcome: DraftOutcome) -> None:
+        if not rows.output_row:
+            raise RuntimeError("the drafter is gone")
+
+    executor, requests = (
+        DraftingExecutor(accuracy=1.0, ring=45, spoil=fail),
+        [Request((4, 5), 40), Request((1,) * 60, 9)],
+    )
+    engine = engine_over(executor)
+    sinks = serve(engine, *requests)
+    check(engine, executor, requests, sinks)
+    assert engine.meter.lost.values[Lost.FAILED] == 1
+    assert [sink.stats.accepted > 0 for sink in sinks if sink.stats] == [True, False]
 
 
 def test_deciles_learn_what_the_head_is_worth() -> None:
