@@ -132,6 +132,33 @@ def test_taps_move_no_bit_of_a_text(folder: Path, profile: str) -> None:
             assert_bits(other, one)
 
 
+def launched(staged: Staged, kind: Kind) -> list[str]:
+    """The kernels of a program in order, less their formats."""
+    program = staged.programs[kind]
+    names = [kernel.symbol.removeprefix("tdm_").removesuffix("_fp32") for kernel in program.kernels]
+    return [names[i] for i in program.launches["kernel"]]
+
+
+def test_programs_are_as_short_as_they_can_be(folder: Path, staged: Staged) -> None:
+    """Taps take two launches of a pass and leave the others joined as they were; a sync ends at its cache."""
+    plain = staged_from(folder, drafter=False)
+    for kind in (EXTEND, CHAIN, TREE):
+        names = launched(staged, kind)
+        place = names.index("scatter_rows")
+        assert names[place - 1] == "add_rms_norm" and names[place + 1 :] == ["gather_rows"] * 2 + [
+            "linear",
+            "argmax_gap",
+        ]
+        assert names[: place - 1] + names[place + 1 :] == launched(plain, kind)
+    assert launched(staged, COMMIT) == launched(plain, COMMIT)
+    block = ["linear", "rms_norm", "rms_norm", "rotary_kv_write"]
+    sync = ["embedding", "linear", "gather_rows", "linear", *block]
+    rest = ["attention", "sigmoid_gate", "linear", "linear", "swiglu", "linear"]  # 112 gates are no whole panels
+    assert launched(staged, SYNC) == sync
+    ends = ["add_rms_norm", "scatter_rows", "gather_rows", "linear", "top_k"]
+    assert launched(staged, DRAFT) == [*sync, *rest, *ends]
+
+
 def test_rows_leave_taps_where_they_are_told_and_nowhere_else(executor: CpuExecutor) -> None:
     lane = Lane(executor)
     places = [5, -1, RING - 1, -1, 0]
