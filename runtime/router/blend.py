@@ -71,17 +71,17 @@ class Blend:
         rows = zip(tree.parents, tree.tokens, tree.scores, tree.sources, strict=True)
         next(rows)
         for parent, token, score, source in rows:
-            above = place[parent]
+            above, score = place[parent], _sound(score)
             here = known.setdefault((above, token), len(tokens))
             if here == len(tokens):
                 tokens.append(token)
                 parents.append(above)
-                scores.append(_sound(score))
+                scores.append(score)
                 sources.append(source)
                 others.append(0.0)
                 names.append("")
             elif score > scores[here]:
-                scores[here], sources[here] = _sound(score), source
+                scores[here], sources[here] = score, source
             place.append(here)
 
     def _chances(self, factors: Factors) -> list[float]:

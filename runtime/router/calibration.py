@@ -12,7 +12,7 @@ from operator import mul
 from tandem.runtime.router.blend import TENTHS, Blend, Factors, tenth_of
 
 KEEP = 0.99  # of a lane's old evidence, each round that brings new one
-PRIOR_NODES = 8.0  # weight of what other texts taught, in expected accepted nodes
+PRIOR_NODES = 16.0  # weight of what other texts taught, in expected accepted nodes
 BOUNDS = (0.05, 2.0)
 PRIOR_TENTH = 15.0  # weight of a drafter's own word in a tenth of its scores, in expected accepted nodes
 MAX_TENTH = 400.0  # expected accepted nodes of a tenth, from which on old ones fade by halving
