@@ -1,4 +1,4 @@
-"""What a round's drafting costs the host: trees of 31 nodes of a lattice and of lookup, built, joined, cut, learned from.
+"""What a round's drafting costs the host: trees of 31 nodes of a lattice and of lookup, built, joined, cut, learned of.
 
 No model runs. Prints medians in microseconds for one lane; say so where others compute beside it.
 """
@@ -53,8 +53,7 @@ def rounds(text: list[int], sources: tuple[str, ...]) -> tuple[float, float]:
         began = perf_counter()
         trees = lookup.propose(31) if "lookup" in sources else []
         if "lattice" in sources:
-            made = Lattice(text[place - 1], *lattice)
-            trees += [made.tree(31), made.chain(31)]
+            trees.append(Lattice(text[place - 1], *lattice).tree(31))
         drafted = perf_counter()
         chosen = router.choose([trees], [place], 32, [0]) if trees else []
         cut = perf_counter()
