@@ -71,7 +71,7 @@ class Calibration:
                     old[1][tenth] /= 2.0
 
     def factors(self) -> dict[str, list[float]]:
-        """By source, what scores of each tenth are to be multiplied with."""
+        """What is known so far."""
         return {
             source: [(a + PRIOR_TENTH) / (e + PRIOR_TENTH) for a, e in zip(accepted, expected, strict=True)]
             for source, (accepted, expected) in self._counts.items()
@@ -90,7 +90,7 @@ class Evidence:
         self._sums: dict[str, list[float]] = {}
         self.counts: Counts = {}
         self.factors: dict[str, Sequence[float]] = dict(known)
-        """By source, what scores of each tenth are to be multiplied with; 1 for a source that is not in it."""
+        """What is known and what this text has taught."""
 
     def learn(self, counts: Counts) -> None:
         """Takes in what `fates` counted."""
