@@ -34,6 +34,7 @@ class Curve:
     ratios: dict[int, tuple[float, int]] = field(default_factory=dict)  # of a measured run's last count, and when
     _shape: list[float] = field(default_factory=list)
     _runs: list[tuple[int, int]] = field(default_factory=list)
+    _known: tuple[tuple[int, float] | None, list[float]] = None, []
 
     def table(self, rows: int) -> float:
         """ms of the table alone: linear between counts, `step_ms` or the last slope beyond the last."""
@@ -66,16 +67,19 @@ class Curve:
                     self._runs[first - 1 : last] = [(first, last)] * (last - first + 1)
         return self._runs
 
-    def per_rows(self, now: int, common: float, most: int = MAX_TREE_ROWS) -> list[float]:
-        """ms at 0..`most` rows; 0 rows cost nothing."""
+    def per_rows(self, now: int, common: float) -> list[float]:
+        """ms at 0..32 rows; 0 rows cost nothing."""
+        asked, known = self._known
+        if asked == (now, common):
+            return known
         shape, ratio = self.shape(), self.over_all(now) * common
-        live = [ms * ratio for ms in shape[:most]]
+        live = [ms * ratio for ms in shape]
         for last in tuple(self.ratios):  # whole at once: it may be asked for while another thread follows
-            first = self.runs()[last - 1][0]
-            if first <= most:
-                own = common * self._of(last, now, ratio / common)
-                live[first - 1 : last] = [ms * own for ms in shape[first - 1 : min(last, most)]]
-        return [0.0, *accumulate(live, max)]
+            first, own = self.runs()[last - 1][0], common * self._of(last, now, ratio / common)
+            live[first - 1 : last] = [ms * own for ms in shape[first - 1 : last]]
+        known = [0.0, *accumulate(live, max)]
+        self._known = (now, common), known
+        return known
 
     def follow(self, rows: int, ms: float, now: int, common: float, weight: float = FOLLOW) -> float:
         """Learns a sample, the `now`th, of at most 32 rows; returns how many times its price it was."""

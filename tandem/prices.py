@@ -69,15 +69,15 @@ class PriceModel:
         """Milliseconds of a pass of `kind` with `rows` rows at `context` tokens."""
         live = self._class(context)
         curve, now, common = live.curves[kind], live.num_samples, live.common(kind)
-        prices = curve.per_rows(now, common, min(rows, MAX_TREE_ROWS))
+        prices = curve.per_rows(now, common)
         if rows <= MAX_TREE_ROWS:
             return prices[rows]
         return max(prices[-1], curve.table(rows) * common * curve.over_all(now))
 
-    def per_rows(self, context: int, kind: Kind, most: int = MAX_TREE_ROWS) -> Sequence[float]:
-        """ms at 0..`most` rows, 32 at most."""
+    def per_rows(self, context: int, kind: Kind) -> Sequence[float]:
+        """ms at 0..32 rows."""
         live = self._class(context)
-        return live.curves[kind].per_rows(live.num_samples, live.common(kind), most)
+        return live.curves[kind].per_rows(live.num_samples, live.common(kind))
 
     def classes(self) -> list[int]:
         """The table's context classes, rising; without a table those that were met."""

@@ -85,8 +85,8 @@ class DraftTree:
     def arranged(self) -> DraftTree:
         """The same tree in depth-first pre-order, likelier children first; parents need only stand before children."""
         below: list[list[int]] = [[] for _ in self.tokens]
-        for node in range(1, len(self)):
-            below[self.parents[node]].append(node)
+        for node, parent in enumerate(self.parents[1:], 1):
+            below[parent].append(node)
         order: list[int] = []
         parents: list[int] = []
         stack = [(0, -1)]
@@ -95,7 +95,11 @@ class DraftTree:
             parents.append(parent)
             here = len(order)
             order.append(node)
-            stack.extend((child, here) for child in sorted(below[node], key=lambda c: self.scores[c]))
+            children = below[node]
+            if len(children) > 1:
+                children.sort(key=self.scores.__getitem__)
+            for child in children:
+                stack.append((child, here))
         return DraftTree(
             [self.tokens[i] for i in order], parents, [self.scores[i] for i in order], [self.sources[i] for i in order]
         )

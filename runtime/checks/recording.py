@@ -93,7 +93,10 @@ class Recording:
 def load_recording(path: Path) -> Recording:
     """Reads and checks the file. UsageError says what is wrong with it."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no .npz")
+            parts = np.load(file, allow_pickle=False)
             header = json.loads(parts["header"].tobytes())
             arrays = {name: parts[name] for name in ARRAYS}
         return _read(header, arrays)

@@ -59,6 +59,8 @@ def record(
     from tandem.runtime.checks.cli import progress
     from tandem.runtime.checks.record import read_prompts, record_texts
 
+    if not output.parent.is_dir():
+        raise UsageError(f"{output.parent} is no folder; make it first")
     opened = open_bundle(bundle, trust_native=trust_native)
     if (room := opened.geometry.context_length - tokens) < 1:
         raise UsageError(

@@ -47,14 +47,14 @@ class Lattice:
         # Candidates first, so that sums and maxima run along what lies side by side.
         by_row = np.ascontiguousarray(scores.reshape(slots * k, k).T, np.float32)
         chances = np.exp((by_row - by_row.max(0)) / np.float32(temperature))
-        self._chances = chances / chances.sum(0)
-        self._ranked: dict[int, tuple[list[float], list[int]]] = {}
+        self._by_row = np.ascontiguousarray((chances / chances.sum(0)).T)
+        self._ranked: dict[int, tuple[list[float], list[tuple[float, int]]]] = {}
 
     def chain(self, max_nodes: int) -> DraftTree:
         """The greedy walk alone."""
         tokens, path, row, reach = list[int](), list[float](), 0, 1.0
         for slot, index in enumerate(self._greedy[:max_nodes]):
-            reach *= float(self._chances[index, row])
+            reach *= float(self._by_row[row, index])
             tokens.append(self._tokens[slot][index])
             path.append(reach)
             row = (slot + 1) * self._k + index
@@ -80,39 +80,43 @@ class Lattice:
 
         def nominate(row: int, rank: int, parent: int) -> None:
             if rank < k:
-                heappush(frontier, (-scores[parent] * self._rank(row)[0][rank], row, rank, parent))
+                heappush(frontier, (-scores[parent] * self._rank(row, rank)[0], row, rank, parent))
 
         spine: dict[int, int] = {}  # row -> candidate taken in it already
         row = 0
         for index in self._greedy[:max_nodes]:
             spine[row] = index
             parent = len(tokens) - 1
-            after = add(row, index, scores[parent] * float(self._chances[index, row]), parent)
-            nominate(row, 0, parent)
+            after = add(row, index, scores[parent] * float(self._by_row[row, index]), parent)
+            nominate(row, int(self._rank(row, 0)[1] == index), parent)
             row = after
         on_spine = len(tokens)
         while frontier and len(tokens) <= max_nodes:
             score, row, rank, parent = heappop(frontier)
             nominate(row, rank + 1, parent)
-            index = self._rank(row)[1][rank]
+            index = self._rank(row, rank)[1]
             if parent < on_spine - 1 and spine.get(row) == index:
                 continue
             row = add(row, index, -score, parent)
             while mode == "paths" and row < last and len(tokens) <= max_nodes:
-                chances, order = self._rank(row)
+                chance, index = self._rank(row, 0)
                 parent = len(tokens) - 1
                 nominate(row, 1, parent)
-                row = add(row, order[0], scores[parent] * chances[0], parent)
+                row = add(row, index, scores[parent] * chance, parent)
             if row < last:
                 nominate(row, 0, len(tokens) - 1)
         tree.sources += [SOURCE] * (len(tokens) - 1)
         return tree.arranged()
 
-    def _rank(self, row: int) -> tuple[list[float], list[int]]:
-        """Chances in a row (slot times k, plus the candidate of the slot before), falling, and their candidates."""
-        ranked = self._ranked.get(row)
-        if ranked is None:
-            chances = self._chances[:, row].tolist()
-            order = sorted(range(self._k), key=chances.__getitem__, reverse=True)
-            self._ranked[row] = ranked = [chances[index] for index in order], order
-        return ranked
+    def _rank(self, row: int, rank: int) -> tuple[float, int]:
+        """The chance and the candidate in place `rank` of a row (slot times k, plus the candidate of the slot before),
+        likeliest first. Few are ever asked for, so each is sought when it is."""
+        if row not in self._ranked:
+            self._ranked[row] = self._by_row[row].tolist(), []
+        rest, ranked = self._ranked[row]
+        while len(ranked) <= rank:
+            chance = max(rest)
+            index = rest.index(chance)
+            rest[index] = -1.0
+            ranked.append((chance, index))
+        return ranked[rank]

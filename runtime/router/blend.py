@@ -1,4 +1,4 @@
-"""One lane's candidates as one forest node list: what each drafter thinks of a node, and what both think together.
+"""One lane's candidates joined: what each drafter thinks of a node, and what all of them together.
 
 Drafters of two families guess apart from each other: copying drafters, and models. Knows nothing of prices.
 """
@@ -16,8 +16,8 @@ LEAST = 1e-9  # score of a proposed node: 0 says that it was not
 LAST = TENTHS - 1e-6  # so that a score of 1 is in the last tenth
 NO_ANCHOR = -1  # token of the root given to a lane without candidates
 
-
 Factors = Mapping[str, Sequence[float]]
+"""By source, what scores of each tenth are to be multiplied with; 1 for a source that is not in it."""
 
 
 def tenth_of(score: float) -> int:
@@ -45,7 +45,7 @@ class Blend:
     __slots__ = ("known", "parents", "q", "scores", "sources", "tokens")
 
     def __init__(self, trees: Sequence[DraftTree], factors: Factors) -> None:
-        """`factors` are what scores of a source have to be multiplied with, by tenths; 1 if it is not in them."""
+        """Of trees over one anchor; none at all is a root over NO_ANCHOR."""
         first = trees[0] if trees else DraftTree.root(NO_ANCHOR)
         n, family = len(first), _family(first)
         self.tokens, self.parents = first.tokens[:], first.parents[:]
@@ -67,21 +67,21 @@ class Blend:
         tokens, parents, known, family = self.tokens, self.parents, self.known, _family(tree)
         scores, sources = self.scores[family], self.sources[family]
         others, names = self.scores[not family], self.sources[not family]
-        place, here = [0], 0
+        place = [0]
         rows = zip(tree.parents, tree.tokens, tree.scores, tree.sources, strict=True)
         next(rows)
         for parent, token, score, source in rows:
-            above = place[parent]
+            above, score = place[parent], _sound(score)
             here = known.setdefault((above, token), len(tokens))
             if here == len(tokens):
                 tokens.append(token)
                 parents.append(above)
-                scores.append(_sound(score))
+                scores.append(score)
                 sources.append(source)
                 others.append(0.0)
                 names.append("")
             elif score > scores[here]:
-                scores[here], sources[here] = _sound(score), source
+                scores[here], sources[here] = score, source
             place.append(here)
 
     def _chances(self, factors: Factors) -> list[float]:

@@ -12,7 +12,7 @@ from operator import mul
 from tandem.runtime.router.blend import TENTHS, Blend, Factors, tenth_of
 
 KEEP = 0.99  # of a lane's old evidence, each round that brings new one
-PRIOR_NODES = 8.0  # weight of what other texts taught, in expected accepted nodes
+PRIOR_NODES = 16.0  # weight of what other texts taught, in expected accepted nodes
 BOUNDS = (0.05, 2.0)
 PRIOR_TENTH = 15.0  # weight of a drafter's own word in a tenth of its scores, in expected accepted nodes
 MAX_TENTH = 400.0  # expected accepted nodes of a tenth, from which on old ones fade by halving
@@ -71,7 +71,7 @@ class Calibration:
                     old[1][tenth] /= 2.0
 
     def factors(self) -> dict[str, list[float]]:
-        """By source, what scores of each tenth are to be multiplied with."""
+        """What is known so far."""
         return {
             source: [(a + PRIOR_TENTH) / (e + PRIOR_TENTH) for a, e in zip(accepted, expected, strict=True)]
             for source, (accepted, expected) in self._counts.items()
@@ -90,7 +90,7 @@ class Evidence:
         self._sums: dict[str, list[float]] = {}
         self.counts: Counts = {}
         self.factors: dict[str, Sequence[float]] = dict(known)
-        """By source, what scores of each tenth are to be multiplied with; 1 for a source that is not in it."""
+        """What is known and what this text has taught."""
 
     def learn(self, counts: Counts) -> None:
         """Takes in what `fates` counted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel
@@ -58,18 +59,18 @@ class Cutter:
             for i, blend in enumerate(blends)
             for entry in zip(blend.q[1:], repeat(i), range(1, len(blend.q)), strict=False)
         ]
-        ranked.sort(key=_by_falling_q)
+        ranked.sort(key=itemgetter(0), reverse=True)
         cut = self._cut(blends, ranked, context, max_rows)
         lines = [blend.line() for blend in blends]
         if sum(map(len, lines)) < len(ranked):
             straight = [(blends[i].q[node], i, node) for i, line in enumerate(lines) for node in line]
-            straight.sort(key=_by_falling_q)
+            straight.sort(key=itemgetter(0), reverse=True)
             cut = max(cut, self._cut(blends, straight, context, max_rows), key=lambda cut: cut.value)
         return cut
 
     def plain(self, num_lanes: int, context: int) -> float:
         """Tokens a millisecond of the plain step."""
-        return num_lanes / (self._prices.ms(context, Kind.EXTEND, num_lanes))
+        return num_lanes / self._prices.ms(context, Kind.EXTEND, num_lanes)
 
     def _cut(
         self,
@@ -81,9 +82,8 @@ class Cutter:
         """The best count of `ranked` nodes; every count is tried, as prices are a staircase."""
         num_lanes = len(blends)
         ranked = ranked[: max(0, min(max_rows, MAX_TREE_ROWS) - num_lanes)]
-        most = num_lanes + len(ranked)
         chain, tree, commit = (
-            self._prices.per_rows(context, kind, most) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
+            self._prices.per_rows(context, kind) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
         )
         value, best = self.plain(num_lanes, context), 0
         gained, in_line, last = float(num_lanes), True, [0] * num_lanes
@@ -102,7 +102,3 @@ class Cutter:
             if gained > value * ms:
                 value, best = gained / ms, rows - num_lanes
         return Cut(blends, ranked, best, value)
-
-
-def _by_falling_q(entry: tuple[float, int, int]) -> float:
-    return -entry[0]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.curve import Curve
 from tandem.errors import BundleCorrupt
 from tandem.keys import Kind
 from tandem.prices import PriceModel, context_key
@@ -116,6 +117,33 @@ def test_one_hiccup_does_not_poison_a_price_and_nonsense_is_ignored():
         prices.observe(10, Kind.EXTEND, 1, bad)
     prices.observe(10, Kind.EXTEND, 256, 900.0)
     assert before == [prices.ms(10, kind, rows) for kind in Kind for rows in (1, 2, 8, 32)]
+
+
+def test_counts_between_two_of_one_price_are_one_program_and_followed_as_one():
+    table = {"1024": {"verify-tree": {"1": 10.0, "2": 12.0, "8": 12.0, "9": 15.0, "16": 15.0}}}
+    prices = PriceModel(table)
+    for rows in (2, 5, 3, 8, 7) * 10:
+        prices.observe(10, Kind.VERIFY_TREE, rows, 24.0)
+    assert {prices.ms(10, Kind.VERIFY_TREE, rows) for rows in range(2, 9)} == {prices.ms(10, Kind.VERIFY_TREE, 8)}
+    assert prices.ms(10, Kind.VERIFY_TREE, 4) == pytest.approx(24.0, rel=0.01)
+    # The next program is shifted along like any count that was not measured.
+    assert prices.ms(10, Kind.VERIFY_TREE, 9) == pytest.approx(30.0, rel=0.01)
+    assert prices.per_rows(10, Kind.VERIFY_TREE)[9:17] == [prices.ms(10, Kind.VERIFY_TREE, 16)] * 8
+
+
+def test_only_counts_of_the_table_bound_a_program():
+    assert Curve([4], [10.0], None).runs() == [(rows, rows) for rows in range(1, 33)]
+    runs = Curve([2, 8, 16, 40], [1.0, 1.0, 1.0, 2.0], None).runs()
+    assert runs[0] == (1, 1) and set(runs[1:16]) == {(2, 16)} and runs[16:] == [(r, r) for r in range(17, 33)]
+    assert Curve([8, 64], [1.0, 1.0], None).runs()[6:9] == [(7, 7), (8, 32), (8, 32)]
+
+
+def test_prices_that_do_not_live_stay_the_tables():
+    prices = PriceModel(TABLE, live=False)
+    for _ in range(50):
+        prices.observe(10, Kind.EXTEND, 1, 99.0)
+        prices.observe(10, Kind.VERIFY_TREE, 4, 99.0)
+    assert [prices.ms(10, kind, 4) for kind in Kind] == [PriceModel(TABLE).ms(10, kind, 4) for kind in Kind]
 
 
 def test_priors_of_a_class():

@@ -13,7 +13,7 @@ import pytest
 
 from tandem.artifacts import reader
 from tandem.errors import BundleCorrupt, BundleError, UsageError
-from tandem.keys import MAX_TREE_ROWS
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime import loading
 from tandem.runtime.checks import draft_scenario
 from tandem.runtime.checks.oracle import Digests
@@ -21,6 +21,8 @@ from tandem.runtime.delivery import End, Event
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
+from tandem.runtime.router.baselines import BudgetRouter, FixedRouter
+from tandem.runtime.router.staircut import StairCut
 from tandem.runtime.worker import Worker
 from tests.bundles import state_home
 from tests.fake_drafting import DraftingExecutor
@@ -172,6 +174,26 @@ def test_options_beyond_the_bundle(bundle: list[dict[str, Any]], options: LoadOp
     with pytest.raises(UsageError, match="this bundle"):
         load(Path("x"), options)
     assert bundle == []
+
+
+def test_a_router_is_known_by_its_name_before_anything_is_loaded(bundle: list[dict[str, Any]]) -> None:
+    with pytest.raises(UsageError, match="fixed:ROWS"):
+        load(Path("none"), LoadOptions(router="fixed:40"))
+    assert bundle == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("staircut", StairCut), ("budget", BudgetRouter), ("fixed:4", FixedRouter)])
+@pytest.mark.parametrize("learn_cost", [True, False])
+def test_the_router_asked_for_serves(
+    bundle: list[dict[str, Any]], name: str, kind: type[Any], learn_cost: bool
+) -> None:
+    service = load(Path("x"), LoadOptions(router=name, learn_cost=learn_cost))
+    service.worker.stop()
+    engine = service.worker._engine
+    assert type(engine.router) is kind
+    before = engine.prices.ms(100, Kind.EXTEND, 1)
+    engine.prices.observe(100, Kind.EXTEND, 1, 2 * before)
+    assert (engine.prices.ms(100, Kind.EXTEND, 1) > before) is learn_cost
 
 
 def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,5 +219,5 @@ def test_the_commands(bf16: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "early-stop" in capsys.readouterr().out
     assert run("replay", texts, "--policy", "none") == 2
     assert run("replay", bf16) == 2 and run("replay") == 2
-    assert run("record", bf16) == 2
+    assert run("record", bf16) == 2 and run("record", bf16, "-o", tmp_path / "none" / "texts.npz") == 2
     assert run("record", bf16, "-o", texts, "--tokens", 256) == 2
