@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -223,19 +223,11 @@ class EvenRouter:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         return True
 
-    def wants_model(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
-    ) -> bool:
-        assert set(lanes) <= self.lanes and len(candidates) == len(contexts) == len(lanes)
+    def wants_model(self, *asked: object) -> bool:
         return True
 
     def choose(
-        self,
-        candidates: list[list[DraftTree]],
-        contexts: list[int],
-        max_rows: int,
-        lanes: list[int],
-        draft_ms: Mapping[str, float] | None = None,
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], *more: object
     ) -> list[DraftTree]:
         assert set(lanes) <= self.lanes
         share = max_rows // len(candidates)
@@ -256,18 +248,11 @@ class RandomRouter(EvenRouter):
         assert 1 <= backlog <= context and num_tokens > 0 and sync_ms > 0
         return self._random.random() < 0.8
 
-    def wants_model(
-        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
-    ) -> bool:
+    def wants_model(self, *asked: object) -> bool:
         return self._random.random() < 0.6
 
     def choose(
-        self,
-        candidates: list[list[DraftTree]],
-        contexts: list[int],
-        max_rows: int,
-        lanes: list[int],
-        draft_ms: Mapping[str, float] | None = None,
+        self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, *more: object
     ) -> list[DraftTree]:
         spare, chosen = max_rows - len(candidates), []
         for trees in candidates:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Callable, Sequence
-from itertools import count
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,79 +9,13 @@ from hypothesis import strategies as st
 
 from tandem.keys import Kind
 from tandem.prices import PriceModel
-from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.drafters.lookup import lookup_drafters
-from tandem.runtime.drafters.mtp import MtpDrafter
-from tandem.runtime.engine import Engine
-from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.meter import Lost
 from tandem.runtime.request import FinishReason, Request, Sampling
-from tests.fake_drafting import Drafting, DraftingExecutor, RecurrentDraftingExecutor, Spoil
+from tests.drafted import KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, group, serve
+from tests.fake_drafting import Drafting, DraftingExecutor
 from tests.fake_guide import Remainders
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, geometry, marks, plain_text
-
-VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
-KINDS = [DraftingExecutor, RecurrentDraftingExecutor]
-
-
-class CheapDrafts(FreePrices):
-    """Drafts that cost next to nothing, so that chains are deep."""
-
-    def ms(self, context: int, kind: Kind, rows: int) -> float:
-        return 1.0 if kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE) else 1e-3
-
-
-class Selective(EvenRouter):
-    """Wants the model in rounds for which `wanted` says so, by their number; `pays` decides by context and backlog."""
-
-    def __init__(
-        self,
-        wanted: Callable[[int], bool] = lambda round_: True,
-        pays: Callable[[int, int], bool] = lambda context, backlog: True,
-    ) -> None:
-        super().__init__()
-        self.rounds, self.turns = 0, list[tuple[int, int, float]]()
-        self._wanted, self._pays = wanted, pays
-
-    def wants_model(self, *asked: object) -> bool:
-        self.rounds += 1
-        return self._wanted(self.rounds - 1)
-
-    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
-        self.turns.append((context, backlog, num_tokens))
-        return self._pays(context, backlog)
-
-
-def answer(request: Request) -> list[int]:
-    return plain_text(request, VOCAB, CONTEXT)
-
-
-def engine_over(executor: Drafting, **options: object) -> Engine:
-    options = {"router": EvenRouter(), "prices": CheapDrafts(), "drafters": None, **options}
-    return Engine(executor, models=True, **options)  # type: ignore[arg-type]
-
-
-def group(engine: Engine) -> DraftGroup:
-    assert engine._models is not None
-    return engine._models
-
-
-def serve(engine: Engine, *requests: Request) -> list[Recorder]:
-    sinks = [Recorder() for _ in requests]
-    for request, sink in zip(requests, sinks, strict=True):
-        engine.submit(request, sink)
-    while engine.step():
-        pass
-    return sinks
-
-
-def check(engine: Engine, executor: Drafting, requests: Sequence[Request], sinks: Sequence[Recorder]) -> None:
-    """Answers are the plain ones, every row of the drafter found what it should, and all taps are free again."""
-    assert [sink.ids for sink in sinks] == [answer(request) for request in requests]
-    assert executor.astray == 0
-    group(engine)._ring.sweep()
-    assert group(engine).num_free_taps == executor.ring and not group(engine)._members
-
+from tests.fakes import RandomRouter, Recorder, geometry, marks
 
 requests_ = st.builds(
     Request,
@@ -239,22 +168,6 @@ def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
     assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
 
 
-@pytest.mark.parametrize("method", ["propose", "sync", "observe"])
-def test_an_exception_of_the_lanes_own_drafter_costs_it_the_model(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, sound = count(), getattr(MtpDrafter, method)
-
-    def fail(self: MtpDrafter, *args: object) -> object:
-        if next(calls) == 5:
-            raise ValueError("unforeseen")
-        return sound(self, *args)
-
-    monkeypatch.setattr(MtpDrafter, method, fail)
-    executor, requests = DraftingExecutor(accuracy=1.0), [Request((1, 2, 3), 40), Request((4, 5), 40)]
-    engine = engine_over(executor)
-    check(engine, executor, requests, serve(engine, *requests))
-    assert engine.meter.lost.values[Lost.FAILED] == 1
-
-
 def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
     executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 20)
     engine = engine_over(executor, router=Selective(pays=lambda context, backlog: False))
@@ -285,96 +198,6 @@ def test_requests_that_do_not_speculate_take_no_part() -> None:
     engine = engine_over(executor)
     check(engine, executor, [request], serve(engine, request))
     assert executor.draft_passes == []
-
-
-def spoilt(field: str, value: float) -> Spoil:
-    def spoil(rows: DraftRows, outcome: DraftOutcome) -> None:
-        if 0 in rows.lane and len(outcome.token):
-            getattr(outcome, field).reshape(len(outcome.token), -1)[0, -1] = value
-
-    return spoil
-
-
-def broken(rows: DraftRows, outcome: DraftOutcome) -> None:
-    raise RuntimeError("the drafter is gone")
-
-
-SPOILT = {
-    "NaN logit": spoilt("logit", math.nan),
-    "NaN sum": spoilt("lse", math.nan),
-    "infinite sum": spoilt("lse", math.inf),
-    "no sum": spoilt("lse", -math.inf),
-    "infinite logit": spoilt("logit", math.inf),
-    "logit above the sum": spoilt("logit", 3.1),
-    "id below the vocabulary": spoilt("token", -1),
-    "id above the vocabulary": spoilt("token", VOCAB),
-}
-
-
-@pytest.mark.parametrize("what", SPOILT)
-def test_what_is_no_guess_costs_its_lane_the_model(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    executor = DraftingExecutor(accuracy=1.0, spoil=SPOILT[what])
-    engine, requests = engine_over(executor), [Request((1, 2, 3), 20), Request((4, 5), 20)]
-    sinks = serve(engine, *requests)
-    check(engine, executor, requests, sinks)
-    assert engine.meter.lost.values[Lost.FAILED] == 1
-    assert [sink.stats.drafted > 0 for sink in sinks if sink.stats] == [False, True]
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "no guess" in caplog.text
-
-
-def test_a_second_choice_that_is_impossible_is_none() -> None:
-    executor = DraftingExecutor(accuracy=1.0, spoil=spoilt("logit", -math.inf))
-    engine, request = engine_over(executor), Request((1, 2, 3), 21)
-    (sink,) = serve(engine, request)
-    check(engine, executor, [request], [sink])
-    assert engine.meter.drafted_by.values == {"mtp": 16} == engine.meter.accepted_by.values
-
-
-@pytest.mark.parametrize("kind", [Kind.DRAFT, Kind.SYNC])
-def test_a_pass_that_fails_costs_its_lanes_the_model(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(rows: DraftRows, outcome: DraftOutcome) -> None:
-        if bool(rows.output_row) == (kind is Kind.DRAFT):
-            raise RuntimeError("the drafter is gone")
-
-    executor = DraftingExecutor(accuracy=1.0, ring=45, spoil=fail)
-    requests = [Request((1, 2, 3) * 15, 20), Request((4, 5), 20)]
-    engine = engine_over(executor, max_lanes=1, drafters=lookup_drafters())
-    check(engine, executor, requests, serve(engine, *requests))
-    assert engine.meter.lost.values[Lost.FAILED] == (2 if kind is Kind.DRAFT else 1)
-    assert "the drafter is gone" in caplog.text
-    assert engine.meter.drafted_by.values.get("local"), "the other drafter goes on"
-
-
-def test_a_lane_is_lost_once() -> None:
-    """One lane's first guess is none, and the pass after that fails for the other."""
-
-    def spoil(rows: DraftRows, outcome: DraftOutcome) -> None:
-        if len(rows.token) > 1:
-            outcome.lse[0] = math.nan
-        else:
-            raise RuntimeError("the drafter is gone")
-
-    executor, requests = DraftingExecutor(accuracy=1.0, spoil=spoil), [Request((1, 2, 3), 20), Request((4, 5), 20)]
-    engine = engine_over(executor)
-    check(engine, executor, requests, serve(engine, *requests))
-    assert engine.meter.lost.values[Lost.FAILED] == 2
-
-
-def test_a_reading_pass_that_fails_costs_nobody_else_the_model() -> None:
-    def fail(rows: DraftRows, outcome: DraftOutcome) -> None:
-        if not rows.output_row:
-            raise RuntimeError("the drafter is gone")
-
-    executor, requests = (
-        DraftingExecutor(accuracy=1.0, ring=45, spoil=fail),
-        [Request((4, 5), 40), Request((1,) * 60, 9)],
-    )
-    engine = engine_over(executor)
-    sinks = serve(engine, *requests)
-    check(engine, executor, requests, sinks)
-    assert engine.meter.lost.values[Lost.FAILED] == 1
-    assert [sink.stats.accepted > 0 for sink in sinks if sink.stats] == [True, False]
 
 
 def test_deciles_learn_what_the_head_is_worth() -> None:

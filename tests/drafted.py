@@ -1,0 +1,77 @@
+"""What tests of a model that drafts for an engine's lanes stand on: routers that want it when told, prices, checks.
+
+Knows nothing of what is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tandem.keys import Kind
+from tandem.runtime.drafters.group import DraftGroup
+from tandem.runtime.engine import Engine
+from tandem.runtime.request import Request
+from tests.fake_drafting import Drafting, DraftingExecutor, RecurrentDraftingExecutor
+from tests.fakes import EvenRouter, FreePrices, Recorder, geometry, plain_text
+
+VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
+KINDS = [DraftingExecutor, RecurrentDraftingExecutor]
+
+
+class CheapDrafts(FreePrices):
+    """Drafts that cost next to nothing, so that chains are deep."""
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float:
+        return 1.0 if kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE) else 1e-3
+
+
+class Selective(EvenRouter):
+    """Wants the model in rounds for which `wanted` says so, by their number; `pays` decides by context and backlog."""
+
+    def __init__(
+        self,
+        wanted: Callable[[int], bool] = lambda round_: True,
+        pays: Callable[[int, int], bool] = lambda context, backlog: True,
+    ) -> None:
+        super().__init__()
+        self.rounds, self.turns = 0, list[tuple[int, int, float]]()
+        self._wanted, self._pays = wanted, pays
+
+    def wants_model(self, *asked: object) -> bool:
+        self.rounds += 1
+        return self._wanted(self.rounds - 1)
+
+    def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+        self.turns.append((context, backlog, num_tokens))
+        return self._pays(context, backlog)
+
+
+def answer(request: Request) -> list[int]:
+    return plain_text(request, VOCAB, CONTEXT)
+
+
+def engine_over(executor: Drafting, **options: object) -> Engine:
+    options = {"router": EvenRouter(), "prices": CheapDrafts(), "drafters": None, **options}
+    return Engine(executor, models=True, **options)  # type: ignore[arg-type]
+
+
+def group(engine: Engine) -> DraftGroup:
+    assert engine._models is not None
+    return engine._models
+
+
+def serve(engine: Engine, *requests: Request) -> list[Recorder]:
+    sinks = [Recorder() for _ in requests]
+    for request, sink in zip(requests, sinks, strict=True):
+        engine.submit(request, sink)
+    while engine.step():
+        pass
+    return sinks
+
+
+def check(engine: Engine, executor: Drafting, requests: Sequence[Request], sinks: Sequence[Recorder]) -> None:
+    """Answers are the plain ones, every row of the drafter found what it should, and all taps are free again."""
+    assert [sink.ids for sink in sinks] == [answer(request) for request in requests]
+    assert executor.astray == 0
+    group(engine)._ring.sweep()
+    assert group(engine).num_free_taps == executor.ring and not group(engine)._members
