@@ -254,6 +254,18 @@ def test_a_model_without_a_prior_is_tried_and_then_judged():
     assert 3 < turns < 100
 
 
+def test_a_turn_in_company_is_judged_by_rounds_in_company():
+    router = StairCut(PriceModel(flat_table(20.0)))
+    for lane in (0, 1):
+        router.open(lane)
+    for _ in range(100):
+        router.choose([[], []], [100, 100], 32, [0, 1], {"mtp": 30.0})
+        router.settle([[1], [1]], 50.0)
+    assert not router.turn_pays(100, 1, 200.0, 0.3)
+    router.close(1)
+    assert router.turn_pays(100, 1, 200.0, 0.3)
+
+
 def test_no_round_of_a_slow_spell_is_held_against_drafting_for_long():
     """For 100 rounds everything takes five times as long; drafts, in them half the rounds, go on afterwards."""
     router, guess, drafted = StairCut(PriceModel(flat_table(20.0))), line([0.8, 0.6, 0.5]), [0, 0]
