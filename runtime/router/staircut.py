@@ -120,6 +120,8 @@ class StairCut:
         been cheaper a token than plain ones in this context class, with as many lanes as are open. What is held against
         it ages with each turn that goes without.
         """
+        if not self._learn_cost:
+            return True
         ledger = self._ledger(context, max(1, len(self._evidence)))
         pays = num_tokens * ledger.saving() > backlog * sync_ms
         if not pays:

@@ -86,6 +86,7 @@ def test_without_learned_costs_nothing_is_decided_by_the_clock():
         router.choose([[]], [100], 32, [0], {"mtp": 90.0})
         router.settle([[1]], 900.0)
     assert router.wants_model([[]], [100], 32, [0], "mtp") and set(declined) == {Plain.PRICE}
+    assert router.turn_pays(100, 1_000_000, 1.0, 1.0)
 
 
 def test_a_class_found_losing_still_drafts_what_promises_more_than_it_fell_short():
