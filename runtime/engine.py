@@ -39,9 +39,9 @@ class Engine:
     A request that is not answered `request_timeout` seconds after it came ends with what it has.
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
-    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` is one, or
-    the name of one over `prices` (`runtime.router.choice`); without `learn_cost` it goes by no wall time.
-    `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation` changes greedy texts.
+    from any. `drafters` makes a drafter per lane; None decodes plainly. `router` is one, or the name of one over
+    `prices` (`runtime.router.choice`), which without `learn_cost` goes by no wall time. `prefill_chunk` bounds the rows
+    that one prompt takes of a pass. A `relaxation` changes greedy texts.
     """
 
     def __init__(
