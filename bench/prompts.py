@@ -12,6 +12,7 @@ from pathlib import Path
 from answer import begun_again
 
 TEXTS = Path(__file__).with_name("texts")
+ASKED = "Here is a file:\n\n{}\nRewrite this file, but {}. Keep everything else as it is."
 REQUESTS: dict[str, list] = json.loads((TEXTS / "requests.json").read_text())
 
 
@@ -50,9 +51,8 @@ class Prompts:
 
     def edits(self) -> list[Prompt]:
         """A file of 60 lines and what to change in it."""
-        asked = "Here is a file:\n\n{}\nRewrite this file, but {}. Keep everything else as it is."
         return [
-            self._turn(f"edit {i}, {file}", asked.format((TEXTS / file).read_text(), wish))
+            self._turn(f"edit {i}, {file}", ASKED.format((TEXTS / file).read_text(), wish))
             for i, (file, wish) in enumerate(REQUESTS["edits"], 1)
         ]
 

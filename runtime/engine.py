@@ -42,9 +42,9 @@ class Engine:
 
     `step` and `close` belong to one thread, which also calls the sinks; `submit`, `cancel` and the counts may come
     from any. `drafters` makes a drafter per lane, and with `models` that of the bundle drafts too, if there is one;
-    neither decodes plainly. `router` is one, or the name of one over `prices` (`runtime.router.choice`); without
-    `learn_cost` it goes by no wall time. `prefill_chunk` bounds the rows that one prompt takes of a pass. A
-    `relaxation` changes greedy texts.
+    neither decodes plainly. `router` is one, or the name of one over `prices` (`runtime.router.choice`), which without
+    `learn_cost` goes by no wall time. `prefill_chunk` bounds the rows that one prompt takes of a pass. A `relaxation`
+    changes greedy texts.
     """
 
     def __init__(

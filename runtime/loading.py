@@ -44,9 +44,10 @@ MAX_KV_SHARE = 0.5
 class LoadOptions:
     """What a user may choose at load. None stands for one thread a core, the lanes above and the bundle's own values.
 
-    `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
-    parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template. `think_budget`,
-    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
+    `router` and `learn_cost` are those of `Engine`. `threads` is for CPUs; `gpu_memory_utilization`, the share of a
+    GPU's memory that may be taken, for GPUs. Both parsers say how answers hold tool calls and thoughts; "auto" goes by
+    the chat template. `think_budget`, `think_closing` and `conductor` are for models that think; `runtime.thinking`
+    says what they do.
     """
 
     drafter: Literal["auto", "mtp", "lookup", "none"] = "auto"

@@ -7,7 +7,9 @@ arrays over texts, positions, trees and nodes, and a JSON header.
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -21,6 +23,11 @@ from tandem.prices import read_table
 from tandem.tree import DraftTree
 
 FORMAT = "tandem-recording-1"
+DAMAGE = (
+    *(KeyError, ValueError, TypeError, IndexError, OSError, EOFError, RuntimeError, MemoryError, SyntaxError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What readers of zip files, arrays and JSON make of changed bytes."""
 ARRAYS = {
     "tokens": np.int32,  # of all answers
     "draft_ms": np.float32,  # a position: what asking the model took, 0 where none was
@@ -104,7 +111,7 @@ def load_recording(path: Path) -> Recording:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except BundleCorrupt as error:
         raise UsageError(f"{path}: {error}") from error
-    except (KeyError, ValueError, TypeError, IndexError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise UsageError(
             f"{path}: not a recording, or a damaged one ({error}); record it again with tandem-check record"
         ) from error

@@ -95,39 +95,51 @@ class Blend:
             return copied or modelled or [1.0]
         # Of nodes that both propose: how sure each is of children that the other does not, and what is left of 1.
         both = {0: [0.0, 0.0, 1.0]}
-        for node, parent in enumerate(self.parents[1:], 1):
-            a, b = copied[node], modelled[node]
+        q, ratios = [1.0], [1.0]  # to what the node's own family said
+        parents = self.parents
+        for node in range(1, len(parents)):
+            a, b, parent = copied[node], modelled[node], parents[node]
             if a and b:
                 both[node] = [0.0, 0.0, 1.0]
             elif meeting := both.get(parent):
                 meeting[1 if b else 0] += b / modelled[parent] if b else a / copied[parent]
-        q, ratios = [1.0], [1.0]  # to what the node's own family said
-        for node, parent in enumerate(self.parents[1:], 1):
-            a, b = copied[node], modelled[node]
-            own, chance = a or b, (a or b) * ratios[parent]
-            if meeting := both.get(parent):
-                if a and b:
-                    share = (1.0 - (1.0 - a) * (1.0 - b)) / q[parent]
-                else:
-                    mass, rival = (min(SUREST, meeting[family]) for family in ((1, 0) if b else (0, 1)))
-                    share = own / (modelled if b else copied)[parent] * (1.0 - rival) / (1.0 - mass * rival)
-                share = max(LEAST, min(share, meeting[2]))
-                meeting[2] -= share
-                chance = q[parent] * share
-            q.append(chance)
-            ratios.append(chance / own)
+        for node in range(1, len(parents)):
+            a, b, parent = copied[node], modelled[node], parents[node]
+            own = a or b
+            meeting = both.get(parent)
+            if meeting is None:
+                ratio = ratios[parent]
+                q.append(own * ratio)
+                ratios.append(ratio)
+                continue
+            if a and b:
+                share = (1.0 - (1.0 - a) * (1.0 - b)) / q[parent]
+            else:
+                mass, rival = meeting[1 if b else 0], meeting[0 if b else 1]
+                share = own / (modelled if b else copied)[parent]
+                if rival:
+                    rival = min(rival, SUREST)
+                    share *= (1.0 - rival) / (1.0 - min(mass, SUREST) * rival)
+            share = max(LEAST, min(share, meeting[2]))
+            meeting[2] -= share
+            q.append(q[parent] * share)
+            ratios.append(q[-1] / own)
         return q
 
     def _own(self, family: int, factors: Factors) -> list[float] | None:
         """q of the family's nodes by its own scores, 0 for others' nodes; None if it has no node."""
-        scores, sources, q = self.scores[family], self.sources[family], [1.0]
+        scores, sources, parents, q = self.scores[family], self.sources[family], self.parents, [1.0]
         if not any(sources[1:]):
             return None
-        for parent, score, source in zip(self.parents[1:], scores[1:], sources[1:], strict=True):
-            if source in factors:
-                score *= factors[source][int(score * LAST)]
-            above = q[parent]
-            q.append(score if score < above else above)
+        for node in range(1, len(parents)):
+            score = scores[node]
+            if score:
+                source, above = sources[node], q[parents[node]]
+                if source in factors:
+                    score *= factors[source][int(score * LAST)]
+                if score > above:
+                    score = above
+            q.append(score)
         return q
 
     def foreseen(self, tokens: Sequence[int], family: int) -> int:

@@ -117,12 +117,12 @@ class StairCut:
         """Whether a request of `num_tokens` expected tokens should draft with the model at all.
 
         It has to read `backlog` rows of the prompt first, at `sync_ms` each, and saves what rounds that ask it have
-        been cheaper a token than plain ones in this context class. What is held against it ages with each turn that
-        goes without.
+        been cheaper a token than plain ones in this context class, with as many lanes as are open. What is held against
+        it ages with each turn that goes without.
         """
         if not self._learn_cost:
             return True
-        ledger = self._ledger(context, 1)
+        ledger = self._ledger(context, max(1, len(self._evidence)))
         pays = num_tokens * ledger.saving() > backlog * sync_ms
         if not pays:
             ledger.age(max(1, int(num_tokens)))

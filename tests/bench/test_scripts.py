@@ -20,6 +20,8 @@ SCRIPTS = [
     "lanes.py",
     "sampled.py",
     "structured.py",
+    "drafting_cost.py",
+    "replay_prompts.py",
 ]
 
 

@@ -86,6 +86,7 @@ def test_without_learned_costs_nothing_is_decided_by_the_clock():
         router.choose([[]], [100], 32, [0], {"mtp": 90.0})
         router.settle([[1]], 900.0)
     assert router.wants_model([[]], [100], 32, [0], "mtp") and set(declined) == {Plain.PRICE}
+    assert router.turn_pays(100, 1_000_000, 1.0, 1.0)
 
 
 def test_a_class_found_losing_still_drafts_what_promises_more_than_it_fell_short():
@@ -252,6 +253,18 @@ def test_a_model_without_a_prior_is_tried_and_then_judged():
     # What is held against it ages with the turns that go without, until it is tried again.
     turns = next(turn for turn in range(200) if router.turn_pays(100, 100, 200.0, 0.3))
     assert 3 < turns < 100
+
+
+def test_a_turn_in_company_is_judged_by_rounds_in_company():
+    router = StairCut(PriceModel(flat_table(20.0)))
+    for lane in (0, 1):
+        router.open(lane)
+    for _ in range(100):
+        router.choose([[], []], [100, 100], 32, [0, 1], {"mtp": 30.0})
+        router.settle([[1], [1]], 50.0)
+    assert not router.turn_pays(100, 1, 200.0, 0.3)
+    router.close(1)
+    assert router.turn_pays(100, 1, 200.0, 0.3)
 
 
 def test_no_round_of_a_slow_spell_is_held_against_drafting_for_long():
