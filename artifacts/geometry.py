@@ -11,8 +11,8 @@ from tandem.artifacts.io import Geometry
 from tandem.artifacts.record import Bytes, Capacity, Count, Record
 
 
-class GeometryRecord(Record, frozen=True):
-    """Capacities; what they mean stands at `Geometry`."""
+class GeometryRecord(Record, frozen=True, omit_defaults=True):
+    """Capacities; what they mean stands at `Geometry`. What is not there is not spelt."""
 
     context_length: Capacity
     vocab_size: Capacity
@@ -25,6 +25,7 @@ class GeometryRecord(Record, frozen=True):
     recurrent_layers: Count
     state_bytes: Bytes
     factor_bytes: Bytes
+    draws: bool = False
 
     @classmethod
     def of(cls, geometry: Geometry) -> GeometryRecord:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
@@ -20,11 +21,15 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 
 PAGE_TOKENS = 64
 """Tokens of a page: the tile of the attention kernels."""
+OF_OUTPUTS = ("output_row", "wish", "said", "drawn", "argmax", "gap", "logits")
+"""Fields of io with a row for each output row."""
+DTYPES = {"int32": "int32", "int64": "int64", "float32": "fp32"}
+"""Types of operands by those of the fields of io."""
 ITEM = 4
 """Bytes of a value of a state, and of all factors but the first."""
 
 
-def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, int]:
+def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, Any]:
     """What `Geometry` says of recurrent layers: how many there are, and what all of them keep.
 
     `raw` is the type of a convolution's raw inputs in tails and factors.
@@ -55,7 +60,7 @@ class Composer:
         io, tree = IoLayout(self.geometry), kind is Kind.VERIFY_TREE
         keep = kind is Kind.EXTEND or not isinstance(self.spec, HybridSpec)
         parts = trace_pass(self.spec, self.profile, PAGE_TOKENS, tree=tree, keep=keep)
-        inputs = {name: _field(io, name) for name in io.fields}
+        inputs = {name: field_operand(io, name) for name in io.fields}
         inputs |= {name: self._weight(f"rope.{name}", self._rope_shape()) for name in ("cos", "sin")}
         (h,) = lowering.lower(parts.embed, inputs | self._bound(parts.embed))
         delta: dict[str, Operand] = {}
@@ -74,7 +79,7 @@ class Composer:
         """
         io = IoLayout(self.geometry)
         part = trace_commit(self.spec, self.profile, PAGE_TOKENS)
-        inputs = {name: _field(io, name) for name in io.fields}
+        inputs = {name: field_operand(io, name) for name in io.fields}
         for index in range(layers):
             lowering.lower(part, inputs | self._caches(index))
         if isinstance(self.spec, HybridSpec):
@@ -90,7 +95,8 @@ class Composer:
         """What programs need of each region, less scratch."""
         g = self.geometry
         sizes = {"weights": len(self.weights.data), "kv": g.page_bytes, "io": IoLayout(g).nbytes}
-        return sizes | ({"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {})
+        sizes |= {"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {}
+        return sizes | ({"seen": g.seen_bytes} if g.draws else {})
 
     def _bound(self, part: Part, layer: int | None = None) -> dict[str, Operand]:
         """The weights that a part's parameters stand for."""
@@ -159,11 +165,10 @@ class Composer:
         }
 
 
-def _field(io: IoLayout, name: str) -> Operand:
+def field_operand(io: IoLayout, name: str) -> Operand:
     """An io field as an operand, its capacity replaced by the size it was traced with."""
     field = io.fields[name]
-    traced = {"output_row": OUTPUTS, "argmax": OUTPUTS, "gap": OUTPUTS, "logits": OUTPUTS}
-    rows = MOVES if name.startswith("move_") else traced.get(name, ROWS)
+    rows = MOVES if name.startswith("move_") else OUTPUTS if name in OF_OUTPUTS else ROWS
     count = {MOVES: "moves", OUTPUTS: "outputs", ROWS: "rows"}[rows]
-    dtype = "int32" if field.dtype == "int32" else "fp32"
+    dtype = DTYPES[field.dtype]
     return Operand("io", field.offset, field.nbytes, (rows, *field.shape[1:]), field.shape[-1], count, dtype)

@@ -85,14 +85,15 @@ def make_plan(
         profile={field.name: _plain(getattr(chosen, field.name)) for field in fields(chosen)},
         device=target.device,
         geometry=GeometryRecord.of(geometry),
-        entries=tuple(Kind),
+        entries=geometry.kinds,
         flags=target.flags,
         program_version=VERSION,
         sources=source_digests(target.foreign),
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    return Plan(name, spec, chosen, target, geometry, tuple(Kind), weight_bytes(spec, chosen, target.layout), resolved)
+    weights = weight_bytes(spec, chosen, target.layout)
+    return Plan(name, spec, chosen, target, geometry, geometry.kinds, weights, resolved)
 
 
 def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:

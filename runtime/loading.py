@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.reading.formats import Format, format_of, thinks
@@ -195,7 +195,7 @@ def open_executor(
     from tandem.runtime.executor.cpu import CpuExecutor, Image
     from tandem.runtime.executor.library import Library
 
-    programs = {kind: bundle.program(kind) for kind in Kind}
+    programs = {kind: bundle.program(kind) for kind in bundle.geometry.kinds}
     library = Library(bundle.library_path, threads or this_machine().cores)
     image = Image(bundle.geometry, bundle.weights.data, library, programs, bundle.manifest.content_id)
     return CpuExecutor(image, num_pages=num_pages, num_slots=num_slots)

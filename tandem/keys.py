@@ -21,6 +21,11 @@ class Kind(StrEnum):
     VERIFY_CHAIN = "verify-chain"
     VERIFY_TREE = "verify-tree"
     COMMIT = "commit"
+    SAMPLE = "sample"
+
+
+TARGET_KINDS = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
+"""What every bundle has programs of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ STAND_INS = {
     Kind.VERIFY_CHAIN: (Kind.VERIFY_TREE, Kind.EXTEND),
     Kind.VERIFY_TREE: (Kind.VERIFY_CHAIN, Kind.EXTEND),
     Kind.COMMIT: (),
+    Kind.SAMPLE: (),
 }
 
 

@@ -9,6 +9,8 @@ from enum import IntEnum
 
 WISH = 16
 """Columns of a row; those that `Wish` does not name are 0."""
+FRESH = 64
+"""Ids that a pass may bring into what a device keeps of texts: more than one can commit."""
 
 
 class Wish(IntEnum):

@@ -85,7 +85,7 @@ class CpuTarget:
         return geometry(spec, profile, context_length, max_rows=min(MAX_ROWS, context_length), max_lanes=MAX_LANES)
 
     def num_programs(self, geometry: Geometry) -> int:
-        return len(Kind)
+        return len(geometry.kinds)
 
     def tools(self) -> dict[str, str]:
         return compiler_versions()
@@ -113,7 +113,7 @@ class CpuTarget:
         library = writer.path(files.kernel_file(sha256))
         progress.stage("programs", 5)
         programs = _add_programs(writer, plan, weights, library)
-        entries = tuple(entry(kind, files.program_file(kind.value)) for kind in Kind)
+        entries = tuple(entry(kind, files.program_file(kind.value)) for kind in plan.geometry.kinds)
         staged = Staged(plan.geometry, weights, library, programs, this_machine().cores)
         if reference is None:
             return Staging(staged, entries)
@@ -129,7 +129,7 @@ def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path
     signatures = build.read_signatures(library)
     composer = CpuComposer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights), signatures, library.stem)
     paths = {}
-    for kind in Kind:
+    for kind in plan.geometry.kinds:
         paths[kind] = writer.path(files.program_file(kind.value))
         paths[kind].write_bytes(encode(composer.program(kind)))
     return paths

@@ -29,6 +29,7 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * 2 * PAGE_TOKENS * plane[0] * plane[1],
         kv_planes=(plane, plane),
+        draws=True,
         **recurrent_facts(spec, profile.matrix),
     )
 

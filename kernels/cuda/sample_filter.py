@@ -104,9 +104,7 @@ def _p_bins(bins, row, wanted, key, shift):
 
 @kernel("<logit <wish <count !weight !state !bins")
 @triton.jit
-def sample_bins(
-    logit, wish, count, weight, state, bins, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr
-):
+def sample_bins(logit, wish, count, weight, state, bins, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """Makes the weights of ids that `top_k` leaves out 0; where `top_p` is wished, counts the others in bins of their
     weights; grid (rows, chunks)."""
     rows = begin(count, PDL)
@@ -152,38 +150,37 @@ def sample_gather(
     and the mass before them; grid (rows, chunks)."""
     rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < rows:
-        if _active(wish, row, BY_LOGIT):
-            i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-            inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
-            w = tl.load(weight + place, mask=inside, other=0.0)
-            if BY_LOGIT:
-                NUM: tl.constexpr = NUM_K
-                ABOVE: tl.constexpr = ABOVE_K
-                value = tl.load(logit + place, mask=inside, other=-float("inf"))
-                bin = top_k_bin(distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE)))
-                last, _ = _k_bin(bins, row, wished(wish, row, TOP_K))
-                before, here = bin < last, (bin == last) & (w > 0)
-                ranks = rank(ordered(value), i)
-            else:
-                NUM: tl.constexpr = NUM_P
-                ABOVE: tl.constexpr = ABOVE_P
-                mass, wanted = _mass_wanted(state, wish, row)
-                least, shift = _scale_of_bins(mass, wanted, WIDTH)
-                first, behind = _p_bins(bins, row, wanted, least, shift)
-                key = w.to(tl.int32, bitcast=True)
-                bin = tl.maximum(key - least, 0) >> shift
-                before, here = bin >= behind, (bin >= first) & (bin < behind) & (key >= least)
-                ranks = rank(key, i)
-            tl.atomic_add(
-                state + row * STATE + ABOVE, tl.sum(tl.where(before, w, 0.0).to(tl.int64), 0), sem="relaxed"
+    if (row < rows) & _active(wish, row, BY_LOGIT):
+        i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+        inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
+        w = tl.load(weight + place, mask=inside, other=0.0)
+        if BY_LOGIT:
+            value = tl.load(logit + place, mask=inside, other=-float("inf"))
+            bin = top_k_bin(distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE)))
+            last, _ = _k_bin(bins, row, wished(wish, row, TOP_K))
+            before, here = bin < last, (bin == last) & (w > 0)
+            ranks = rank(ordered(value), i)
+        else:
+            mass, wanted = _mass_wanted(state, wish, row)
+            least, shift = _scale_of_bins(mass, wanted, WIDTH)
+            first, behind = _p_bins(bins, row, wanted, least, shift)
+            key = w.to(tl.int32, bitcast=True)
+            bin = tl.maximum(key - least, 0) >> shift
+            before, here = bin >= behind, (bin >= first) & (bin < behind) & (key >= least)
+            ranks = rank(key, i)
+        tl.atomic_add(
+            state + row * STATE + (ABOVE_K if BY_LOGIT else ABOVE_P),
+            tl.sum(tl.where(before, w, 0.0).to(tl.int64), 0),
+            sem="relaxed",
+        )
+        marks = here.to(tl.int32)
+        num = tl.sum(marks, 0)
+        if num > 0:
+            begin_at = tl.atomic_add(
+                state + row * STATE + (NUM_K if BY_LOGIT else NUM_P), num.to(tl.int64), sem="relaxed"
             )
-            marks = here.to(tl.int32)
-            num = tl.sum(marks, 0)
-            if num > 0:
-                begin_at = tl.atomic_add(state + row * STATE + NUM, num.to(tl.int64), sem="relaxed")
-                to = row.to(tl.int64) * WIDTH + begin_at + tl.cumsum(marks, 0) - marks
-                tl.store(candidate + to, ranks, mask=here)
+            to = row.to(tl.int64) * WIDTH + begin_at + tl.cumsum(marks, 0) - marks
+            tl.store(candidate + to, ranks, mask=here)
 
 
 @kernel("<candidate <weight <wish <bins <count !state")
@@ -200,26 +197,24 @@ def sample_settle(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The last rank that a filter leaves, of `sample_gather`'s candidates; of `top_k` also the mass left; grid (rows,).
-    """
+    """The last rank that a filter leaves, of `sample_gather`'s candidates; of `top_k` also the mass; grid (rows,)."""
     rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < rows:
-        if _active(wish, row, BY_LOGIT):
-            ranks, held = candidate + row.to(tl.int64) * WIDTH, state + row * STATE
-            if BY_LOGIT:
-                k = wished(wish, row, TOP_K)
-                full, before = _k_bin(bins, row, k)
-                num, last, mass = tl.load(held + NUM_K), _below_all(k), tl.load(held + MASS)
-                if full < BINS:
-                    last = _last(ranks, num.to(tl.int32), k - before, True, BLOCK)
-                    mass = tl.load(held + ABOVE_K) + _mass(ranks, num.to(tl.int32), last, weight, row, WIDTH, BLOCK)
-                tl.store(held + LAST_K, last)
-                tl.store(held + MASS_K, mass)
-            else:
-                _, wanted = _mass_wanted(state, wish, row)
-                num = tl.load(held + NUM_P).to(tl.int32)
-                tl.store(held + LAST_P, _last(ranks, num, wanted - tl.load(held + ABOVE_P), False, BLOCK))
+    if (row < rows) & _active(wish, row, BY_LOGIT):
+        ranks, held = candidate + row.to(tl.int64) * WIDTH, state + row * STATE
+        if BY_LOGIT:
+            k = wished(wish, row, TOP_K)
+            full, before = _k_bin(bins, row, k)
+            num, last, mass = tl.load(held + NUM_K), _below_all(k), tl.load(held + MASS)
+            if full < BINS:
+                last = _last(ranks, num.to(tl.int32), k - before, True, BLOCK)
+                mass = tl.load(held + ABOVE_K) + _mass(ranks, num.to(tl.int32), last, weight, row, WIDTH, BLOCK)
+            tl.store(held + LAST_K, last)
+            tl.store(held + MASS_K, mass)
+        else:
+            _, wanted = _mass_wanted(state, wish, row)
+            num = tl.load(held + NUM_P).to(tl.int32)
+            tl.store(held + LAST_P, _last(ranks, num, wanted - tl.load(held + ABOVE_P), False, BLOCK))
 
 
 @triton.jit
@@ -230,7 +225,7 @@ def _below_all(like):
 
 @triton.jit
 def _last(ranks, num, wanted, BY_LOGIT: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest of `num` ranks from which on they count, or weigh, `wanted` or more: all of them do, and it is above 0.
+    """The largest of `num` ranks from which on they count, or weigh, `wanted`, above 0, or more; all of them do.
 
     Each turn halves the span between one that suffices and one that does not, and narrows it to ranks that are there.
     """

@@ -82,30 +82,29 @@ def sample_logits(
     """
     rows = begin(count, PDL)
     row, chunk = tl.program_id(0), tl.program_id(1)
-    if row < rows:
-        if wished(wish, row, LANE) >= 0:
-            if chunk == 0:
-                tl.store(state + row * STATE + tl.arange(0, STATE), tl.zeros((STATE,), tl.int64))
-                tl.store(bins + row * 2 * BINS + tl.arange(0, 2 * BINS), tl.zeros((2 * BINS,), tl.int32))
-            i = chunk * CHUNK + tl.arange(0, CHUNK)
-            inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
-            value = tl.load(logits + place, mask=inside, other=-float("inf"))
-            if wished(wish, row, COUNTED) != 0:
-                lane = wished(wish, row, LANE)
-                known = tl.load(seen + lane * WIDTH + i, mask=inside, other=0)
-                path = tl.load(said + row * SAID + tl.arange(0, SAID))
-                for j in range(tl.sum((path >= 0).to(tl.int32), 0)):
-                    known += tl.where(i == tl.load(said + row * SAID + j), 2, 0)
-                times = known >> 1
-                r = wished_real(wish, row, REPETITION)
-                less = tl.where(value > 0, tl.div_rn(value, r), value * r)
-                less = less - wished_real(wish, row, FREQUENCY) * times.to(tl.float32)
-                less = less - wished_real(wish, row, PRESENCE) * (times > 0).to(tl.float32)
-                value = tl.where(known > 0, less, value)
-            value = tl.where(value == value, value, -float("inf"))
-            value = tl.where(value == 0, 0.0, value)
-            tl.store(logit + place, value, mask=inside)
-            tl.store(top + row * tl.num_programs(1) + chunk, tl.max(value, 0))
+    if (row < rows) & (wished(wish, row, LANE) >= 0):
+        if chunk == 0:
+            tl.store(state + row * STATE + tl.arange(0, STATE), tl.zeros((STATE,), tl.int64))
+            tl.store(bins + row * 2 * BINS + tl.arange(0, 2 * BINS), tl.zeros((2 * BINS,), tl.int32))
+        i = chunk * CHUNK + tl.arange(0, CHUNK)
+        inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
+        value = tl.load(logits + place, mask=inside, other=-float("inf"))
+        if wished(wish, row, COUNTED) != 0:
+            lane = wished(wish, row, LANE)
+            known = tl.load(seen + lane * WIDTH + i, mask=inside, other=0)
+            path = tl.load(said + row * SAID + tl.arange(0, SAID))
+            for j in range(tl.sum((path >= 0).to(tl.int32), 0)):
+                known += tl.where(i == tl.load(said + row * SAID + j), 2, 0)
+            times = known >> 1
+            r = wished_real(wish, row, REPETITION)
+            less = tl.where(value > 0, tl.div_rn(value, r), value * r)
+            less = less - wished_real(wish, row, FREQUENCY) * times.to(tl.float32)
+            less = less - wished_real(wish, row, PRESENCE) * (times > 0).to(tl.float32)
+            value = tl.where(known > 0, less, value)
+        value = tl.where(value == value, value, -float("inf"))
+        value = tl.where(value == 0, 0.0, value)
+        tl.store(logit + place, value, mask=inside)
+        tl.store(top + row * tl.num_programs(1) + chunk, tl.max(value, 0))
 
 
 @kernel("<logit <top <wish <count >weight !state !bins")
@@ -128,18 +127,17 @@ def sample_weights(
     many ids that weigh anything are in each bin of falling logits; grid (rows, chunks)."""
     rows = begin(count, PDL)
     row = tl.program_id(0)
-    if row < rows:
-        if wished(wish, row, LANE) >= 0:
-            i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-            inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
-            value = tl.load(logit + place, mask=inside, other=-float("inf"))
-            x = distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE))
-            w = tl.where(inside, _weight(x), 0.0)
-            tl.store(weight + place, w, mask=inside)
-            tl.atomic_add(state + row * STATE + MASS, tl.sum(w.to(tl.int64), 0), sem="relaxed")
-            if wished(wish, row, TOP_K) > 0:
-                found = tl.histogram(top_k_bin(x), BINS, mask=w > 0)
-                tl.atomic_add(bins + row * 2 * BINS + tl.arange(0, BINS), found, mask=found > 0, sem="relaxed")
+    if (row < rows) & (wished(wish, row, LANE) >= 0):
+        i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+        inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
+        value = tl.load(logit + place, mask=inside, other=-float("inf"))
+        x = distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE))
+        w = tl.where(inside, _weight(x), 0.0)
+        tl.store(weight + place, w, mask=inside)
+        tl.atomic_add(state + row * STATE + MASS, tl.sum(w.to(tl.int64), 0), sem="relaxed")
+        if wished(wish, row, TOP_K) > 0:
+            found = tl.histogram(top_k_bin(x), BINS, mask=w > 0)
+            tl.atomic_add(bins + row * 2 * BINS + tl.arange(0, BINS), found, mask=found > 0, sem="relaxed")
 
 
 @triton.jit

@@ -27,7 +27,7 @@ from tandem.kernels.cuda.wishes import (
 )
 
 X_FACTOR, Y_FACTOR = tl.constexpr(0xD2E7470EE14C6C93), tl.constexpr(0xCA5A826395121157)
-K_BUMP, L_BUMP = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBB67AE8584CAA73B)
+KEY_BUMP, OTHER_BUMP = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBB67AE8584CAA73B)
 
 
 @triton.jit
@@ -47,10 +47,9 @@ def sample_sums(weight, state, wish, count, sums, WIDTH: tl.constexpr, CHUNK: tl
     """sums int64 [rows, chunks]: what the ids left weigh; grid (rows, chunks)."""
     rows = begin(count, PDL)
     row, chunk = tl.program_id(0), tl.program_id(1)
-    if row < rows:
-        if wished(wish, row, LANE) >= 0:
-            kept = _kept(weight, state, wish, row, chunk, WIDTH, CHUNK)
-            tl.store(sums + row * tl.num_programs(1) + chunk, tl.sum(kept, 0))
+    if (row < rows) & (wished(wish, row, LANE) >= 0):
+        kept = _kept(weight, state, wish, row, chunk, WIDTH, CHUNK)
+        tl.store(sums + row * tl.num_programs(1) + chunk, tl.sum(kept, 0))
 
 
 @kernel("<weight <top <state <sums <wish <count >drawn")
@@ -94,12 +93,12 @@ def _word(seed, position):
     """Word 0 of Philox4x64-10 with key (seed, 0) and counter (position + 1, 0, 0, 0), uint64."""
     nothing = seed ^ seed
     a, b, c, d = position + 1, nothing, nothing, nothing
-    k, l = seed, nothing
+    key, other_key = seed, nothing
     for _ in tl.static_range(10):
         high, low = tl.umulhi(a, nothing + X_FACTOR), a * X_FACTOR
         other, lower = tl.umulhi(c, nothing + Y_FACTOR), c * Y_FACTOR
-        a, b, c, d = other ^ b ^ k, lower, high ^ d ^ l, low
-        k, l = k + K_BUMP, l + L_BUMP
+        a, b, c, d = other ^ b ^ key, lower, high ^ d ^ other_key, low
+        key, other_key = key + KEY_BUMP, other_key + OTHER_BUMP
     return a
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.keys import Kind, context_classes
+from tandem.keys import TARGET_KINDS, Kind, context_classes
 from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.executor.base import Executor, Moves, Rows
 from tandem.runtime.rows import Span, extend_rows
@@ -86,7 +86,7 @@ def _passes(executor: Executor, bound: int) -> list[tuple[Kind, int]]:
     unless it moves states on, which a chain does not."""
     shared = executor.entries and not executor.num_slots
     chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if shared else ()
-    passes = [(kind, rows) for kind in Kind for rows in row_counts(kind, executor, bound)]
+    passes = [(kind, rows) for kind in TARGET_KINDS for rows in row_counts(kind, executor, bound)]
     return [(kind, rows) for kind, rows in passes if kind is not Kind.EXTEND or rows not in chains]
 
 
@@ -99,7 +99,7 @@ def _class(executor: Executor, bound: int, context: int, advance: Callable[[str]
             if turn < LEAST_REPEATS or sum(taken) < ENOUGH_MS:
                 taken.append(pass_ms(executor, *key, context))
     curves: dict[str, Any] = {}
-    for kind in Kind:
+    for kind in TARGET_KINDS:
         floor, below, curve = 0.0, 0, curves.setdefault(kind.value, {})
         for rows in row_counts(kind, executor, bound):
             taken = times.get((kind, rows)) or times[Kind.VERIFY_CHAIN, rows]

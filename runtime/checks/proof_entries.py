@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from tandem.artifacts.io import Geometry
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
 from tandem.runtime.checks.proof_rounds import RoundsProof
@@ -133,7 +133,7 @@ class Window:
     def run(self) -> None:
         below, line = self._tokens[:-MAX_TREE_ROWS], self._tokens[-MAX_TREE_ROWS:]
         self._chunk(below)
-        widest = max((n for kind in Kind for n in self._proof.rows(kind, self._bound)), default=1)
+        widest = max((n for kind in TARGET_KINDS for n in self._proof.rows(kind, self._bound)), default=1)
         chain, states = self._chain_steps(line[:widest])
         for num_rows in self._proof.rows(Kind.EXTEND, self._bound):
             found = self._lab.extend(0, line[:num_rows], self._start, num_rows)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tandem.keys import Kind
+from tandem.keys import TARGET_KINDS, Kind
 from tandem.runtime.checks.design import Case
 from tandem.runtime.checks.proof import Report as ProofReport
 from tandem.runtime.checks.tables import table
@@ -103,7 +103,7 @@ class SpecReport:
         return {
             "held": self.held,
             "rows": rows,
-            "widths": {kind.value: self._widths(kind) for kind in Kind if kind is not Kind.COMMIT},
+            "widths": {kind.value: self._widths(kind) for kind in TARGET_KINDS if kind is not Kind.COMMIT},
             "lanes": sorted(self.lanes),
             "threads": sorted(self.threads),
             "proof": asdict(self.proof) if self.proof else None,

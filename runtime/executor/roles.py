@@ -1,7 +1,8 @@
 """Whether a program is of the kind that its entry says, told by the fields of io and the regions it is given.
 
 An extend's program in place of a verify's would move a state on by guesses, and a verify's in place of an extend's
-would keep nothing, or write factors of more rows than there are. Knows nothing of kernels.
+would keep nothing, or write factors of more rows than there are; a draw's touches nothing that a pass keeps. Knows
+nothing of kernels.
 """
 
 from __future__ import annotations
@@ -16,10 +17,24 @@ from tandem.errors import BundleCorrupt
 from tandem.keys import Kind
 
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
-WORDS = {ANCESTOR: "ancestors", MOVES: "moves", FACTORS: "factors"}
-ALWAYS = {Kind.VERIFY_TREE: (ANCESTOR, FACTORS), Kind.VERIFY_CHAIN: (FACTORS,), Kind.COMMIT: (MOVES, FACTORS)}
+WISHES, SEEN, DRAWN = "wish", "seen", "drawn"
+DRAWS = (WISHES, SEEN, DRAWN)
+KEPT = ("kv", "state", FACTORS, "weights")
+WORDS = {ANCESTOR: "ancestors", MOVES: "moves", WISHES: "wishes", SEEN: "what texts have", DRAWN: "a place for draws"}
+ALWAYS = {
+    Kind.VERIFY_TREE: (ANCESTOR, FACTORS),
+    Kind.VERIFY_CHAIN: (FACTORS,),
+    Kind.COMMIT: (MOVES, FACTORS),
+    Kind.SAMPLE: DRAWS,
+}
 """What every program of a kind is given; factors where a model keeps any."""
-NEVER = {Kind.EXTEND: (ANCESTOR, MOVES, FACTORS), Kind.VERIFY_CHAIN: (ANCESTOR, MOVES), Kind.VERIFY_TREE: (MOVES,)}
+NEVER = {
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, *DRAWS),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, *DRAWS),
+    Kind.VERIFY_TREE: (MOVES, *DRAWS),
+    Kind.COMMIT: DRAWS,
+    Kind.SAMPLE: (*KEPT, ANCESTOR, MOVES),
+}
 """What none is."""
 
 
@@ -32,12 +47,16 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
     kept = layout.geometry.recurrent_layers > 0
     for name in NEVER.get(kind, ()):
         if name in given and name not in but:
-            raise BundleCorrupt(f"{where}: its program takes {WORDS[name]}, as no {kind} does; rebuild the bundle")
+            raise BundleCorrupt(f"{where}: its program takes {_word(name)}, as no {kind} does; rebuild the bundle")
     for name in ALWAYS.get(kind, ()):
         if name not in given and name not in but and (kept or name != FACTORS):
             raise BundleCorrupt(
-                f"{where}: its program takes no {WORDS[name]}, as every {kind} does; rebuild the bundle"
+                f"{where}: its program takes no {_word(name)}, as every {kind} does; rebuild the bundle"
             )
+
+
+def _word(name: str) -> str:
+    return WORDS.get(name, name)
 
 
 def _given(program: Program, layout: IoLayout) -> set[str]:

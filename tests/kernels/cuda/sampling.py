@@ -1,4 +1,4 @@
-"""Draws by the kernels under Triton's interpreter: logits and wishes in, ids out, all launches of a program in order."""
+"""Draws by the kernels under Triton's interpreter: logits and wishes in, ids out, all launches in order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tandem.keys import MAX_TREE_ROWS
 from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick
 from tandem.kernels.cuda.wishes import BINS, STATE
+from tandem.keys import MAX_TREE_ROWS
+from tandem.wish import FRESH, WISH
 from tests.kernels.cuda.interpreter import interpreted, run
-
-FRESH = 64
 
 
 def draw_rows(
@@ -30,8 +29,8 @@ def draw_rows(
     given hold is poison, and must stay.
     """
     (num, width), rows = logits.shape, max(rows, len(logits))
-    poisoned = {"logits": torch.full((rows, width), torch.nan), "wish": torch.zeros((rows, wish.shape[1]), dtype=torch.int64)}
-    poisoned["logits"][:num], poisoned["wish"][:num] = torch.from_numpy(logits), torch.from_numpy(wish)
+    held_logits, wishes = torch.full((rows, width), torch.nan), torch.zeros((rows, WISH), dtype=torch.int64)
+    held_logits[:num], wishes[:num] = torch.from_numpy(logits), torch.from_numpy(wish)
     path = torch.full((rows, MAX_TREE_ROWS), -1, dtype=torch.int32)
     for row, tokens in enumerate(said):
         path[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
@@ -47,12 +46,11 @@ def draw_rows(
     candidate = torch.full((rows, width), -99, dtype=torch.int64)
     sums = torch.full((rows, chunks), -99, dtype=torch.int64)
     first, filters, last = (interpreted(f"sample_{name}") for name in ("logits", "filter", "pick"))
-    wishes = poisoned["wish"]
     with np.errstate(all="ignore"):
         learn = sample_logits.sample_learn_work(width, FRESH)
         run(first.sample_learn, learn, fresh=brought, count=torch.tensor([len(fresh)], dtype=torch.int32), seen=held)
         run(
-            first.sample_logits, sample_logits.sample_logits_work(rows, width), logits=poisoned["logits"], wish=wishes,
+            first.sample_logits, sample_logits.sample_logits_work(rows, width), logits=held_logits, wish=wishes,
             said=path, seen=held, count=count, logit=logit, top=top, state=state, bins=bins,
         )  # fmt: skip
         run(
