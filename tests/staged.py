@@ -21,7 +21,7 @@ from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
 from tandem.kernels.build import read_signatures
-from tandem.keys import Kind
+from tandem.keys import TARGET_KINDS, Kind
 from tandem.runtime.executor.cpu import CpuExecutor, Image
 from tandem.runtime.executor.library import Library
 from tandem.runtime.executor.snapshot import Snapshot
@@ -53,7 +53,7 @@ def stage(
     context_length: int = 256,
     max_rows: int = 64,
     max_lanes: int = 4,
-    kinds: Sequence[Kind] = tuple(Kind),
+    kinds: Sequence[Kind] = TARGET_KINDS,
 ) -> Staged:
     """Writes weights into `folder` and composes the programs of `kinds`, each once through its file format."""
     spec, chosen = resolve(config), find_profile(profile)

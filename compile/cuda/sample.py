@@ -31,7 +31,7 @@ def lower_sample(low: CudaLowering) -> None:
         field_operand(io, name) for name in ("logits", "wish", "said", "fresh", "drawn")
     )
     seen = Operand("seen", 0, io.geometry.seen_bytes, (0, width), width, dtype="int32")
-    logit, weight, top = (low.buffer("outputs", size) for size in (width, width, chunks))
+    logit, masses, top = (low.buffer("outputs", size) for size in (width, width, chunks))
     state, sums, candidate = (low.buffer("outputs", size, dtype="int64") for size in (STATE.value, chunks, width))
     bins = low.buffer("outputs", 2 * BINS.value, dtype="int32")
     count = low.count(logits)
@@ -43,20 +43,20 @@ def lower_sample(low: CudaLowering) -> None:
         state=state, bins=bins, **told,
     )  # fmt: skip
     weights = sample_weights_work(rows, width)
-    low.launch("sample_weights", weights, logit=logit, top=top, weight=weight, state=state, bins=bins, **told)
+    low.launch("sample_weights", weights, logit=logit, top=top, masses=masses, state=state, bins=bins, **told)
     for by_logit in (True, False):
         if not by_logit:
             low.launch(
-                "sample_bins", sample_bins_work(rows, width), logit=logit, weight=weight, state=state, bins=bins, **told
+                "sample_bins", sample_bins_work(rows, width), logit=logit, masses=masses, state=state, bins=bins, **told
             )
         low.launch(
-            "sample_gather", sample_gather_work(rows, width, by_logit), logit=logit, top=top, weight=weight, bins=bins,
+            "sample_gather", sample_gather_work(rows, width, by_logit), logit=logit, top=top, masses=masses, bins=bins,
             state=state, candidate=candidate, **told,
         )  # fmt: skip
         low.launch(
-            "sample_settle", sample_settle_work(rows, width, by_logit), candidate=candidate, weight=weight, bins=bins,
+            "sample_settle", sample_settle_work(rows, width, by_logit), candidate=candidate, masses=masses, bins=bins,
             state=state, **told,
         )  # fmt: skip
-    low.launch("sample_sums", sample_sums_work(rows, width), weight=weight, state=state, sums=sums, **told)
+    low.launch("sample_sums", sample_sums_work(rows, width), masses=masses, state=state, sums=sums, **told)
     last = sample_pick_work(rows, width)
-    low.launch("sample_pick", last, weight=weight, top=top, state=state, sums=sums, drawn=drawn, **told)
+    low.launch("sample_pick", last, masses=masses, top=top, state=state, sums=sums, drawn=drawn, **told)

@@ -102,9 +102,9 @@ def _p_bins(bins, row, wanted, key, shift):
     return tl.max(tl.where(least >= wanted, bin, 0), 0), tl.min(tl.where(most < wanted, bin, BINS), 0)
 
 
-@kernel("<logit <wish <count !weight !state !bins")
+@kernel("<logit <wish <count !masses !state !bins")
 @triton.jit
-def sample_bins(logit, wish, count, weight, state, bins, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr):
+def sample_bins(logit, wish, count, masses, state, bins, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """Makes the weights of ids that `top_k` leaves out 0; where `top_p` is wished, counts the others in bins of their
     weights; grid (rows, chunks)."""
     rows = begin(count, PDL)
@@ -114,11 +114,11 @@ def sample_bins(logit, wish, count, weight, state, bins, WIDTH: tl.constexpr, CH
         if by_logit | by_weight:
             i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
             inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
-            w = tl.load(weight + place, mask=inside, other=0.0)
+            w = tl.load(masses + place, mask=inside, other=0.0)
             if by_logit:
                 key = ordered(tl.load(logit + place, mask=inside, other=-float("inf")))
                 w = tl.where(rank(key, i) >= tl.load(state + row * STATE + LAST_K), w, 0.0)
-                tl.store(weight + place, w, mask=inside)
+                tl.store(masses + place, w, mask=inside)
             if by_weight:
                 mass, wanted = _mass_wanted(state, wish, row)
                 least, shift = _scale_of_bins(mass, wanted, WIDTH)
@@ -128,12 +128,12 @@ def sample_bins(logit, wish, count, weight, state, bins, WIDTH: tl.constexpr, CH
                 tl.atomic_add(place_of_bins, found, mask=found > 0, sem="relaxed")
 
 
-@kernel("<logit <top <weight <wish <bins <count !state >candidate")
+@kernel("<logit <top <masses <wish <bins <count !state >candidate")
 @triton.jit
 def sample_gather(
     logit,
     top,
-    weight,
+    masses,
     wish,
     bins,
     count,
@@ -153,7 +153,7 @@ def sample_gather(
     if (row < rows) & _active(wish, row, BY_LOGIT):
         i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
         inside, place = i < WIDTH, row.to(tl.int64) * WIDTH + i
-        w = tl.load(weight + place, mask=inside, other=0.0)
+        w = tl.load(masses + place, mask=inside, other=0.0)
         if BY_LOGIT:
             value = tl.load(logit + place, mask=inside, other=-float("inf"))
             bin = top_k_bin(distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE)))
@@ -183,11 +183,11 @@ def sample_gather(
             tl.store(candidate + to, ranks, mask=here)
 
 
-@kernel("<candidate <weight <wish <bins <count !state")
+@kernel("<candidate <masses <wish <bins <count !state")
 @triton.jit
 def sample_settle(
     candidate,
-    weight,
+    masses,
     wish,
     bins,
     count,
@@ -208,7 +208,7 @@ def sample_settle(
             num, last, mass = tl.load(held + NUM_K), _below_all(k), tl.load(held + MASS)
             if full < BINS:
                 last = _last(ranks, num.to(tl.int32), k - before, True, BLOCK)
-                mass = tl.load(held + ABOVE_K) + _mass(ranks, num.to(tl.int32), last, weight, row, WIDTH, BLOCK)
+                mass = tl.load(held + ABOVE_K) + _mass(ranks, num.to(tl.int32), last, masses, row, WIDTH, BLOCK)
             tl.store(held + LAST_K, last)
             tl.store(held + MASS_K, mass)
         else:
@@ -255,7 +255,7 @@ def _beyond(ranks, num, middle, low, high, BY_LOGIT: tl.constexpr, BLOCK: tl.con
     reached, least, most = middle * 0, high, low
     for start in range(0, num, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        here = tl.load(ranks + i, mask=i < num, other=-1)
+        here = tl.load(ranks + i, mask=i < num, other=0)
         inside, beyond = i < num, here >= middle
         if BY_LOGIT:
             each = tl.full((BLOCK,), 1, tl.int64)
@@ -268,7 +268,7 @@ def _beyond(ranks, num, middle, low, high, BY_LOGIT: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _mass(ranks, num, last, weight, row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _mass(ranks, num, last, masses, row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """What the ranks from `last` on weigh."""
     mass = last * 0
     for start in range(0, num, BLOCK):
@@ -276,7 +276,7 @@ def _mass(ranks, num, last, weight, row, WIDTH: tl.constexpr, BLOCK: tl.constexp
         here = tl.load(ranks + i, mask=i < num, other=0)
         stays = (i < num) & (here >= last)
         id = (here & LAST_ID) ^ LAST_ID
-        mass += tl.sum(tl.load(weight + row.to(tl.int64) * WIDTH + id, mask=stays, other=0.0).to(tl.int64), 0)
+        mass += tl.sum(tl.load(masses + row.to(tl.int64) * WIDTH + id, mask=stays, other=0.0).to(tl.int64), 0)
     return mass
 
 

@@ -107,14 +107,14 @@ def sample_logits(
         tl.store(top + row * tl.num_programs(1) + chunk, tl.max(value, 0))
 
 
-@kernel("<logit <top <wish <count >weight !state !bins")
+@kernel("<logit <top <wish <count >masses !state !bins")
 @triton.jit
 def sample_weights(
     logit,
     top,
     wish,
     count,
-    weight,
+    masses,
     state,
     bins,
     WIDTH: tl.constexpr,
@@ -123,7 +123,7 @@ def sample_weights(
     WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """What `sample_logits` wrote -> weight fp32 [rows, WIDTH], whole numbers; their mass; where `top_k` is wished, how
+    """What `sample_logits` wrote -> masses fp32 [rows, WIDTH], whole numbers; their mass; where `top_k` is wished, how
     many ids that weigh anything are in each bin of falling logits; grid (rows, chunks)."""
     rows = begin(count, PDL)
     row = tl.program_id(0)
@@ -133,7 +133,7 @@ def sample_weights(
         value = tl.load(logit + place, mask=inside, other=-float("inf"))
         x = distance(value, top_of(top, row, CHUNKS, WIDE), wished_real(wish, row, SCALE))
         w = tl.where(inside, _weight(x), 0.0)
-        tl.store(weight + place, w, mask=inside)
+        tl.store(masses + place, w, mask=inside)
         tl.atomic_add(state + row * STATE + MASS, tl.sum(w.to(tl.int64), 0), sem="relaxed")
         if wished(wish, row, TOP_K) > 0:
             found = tl.histogram(top_k_bin(x), BINS, mask=w > 0)

@@ -31,31 +31,31 @@ KEY_BUMP, OTHER_BUMP = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBB67AE85
 
 
 @triton.jit
-def _kept(weight, state, wish, row, chunk, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
+def _kept(masses, state, wish, row, chunk, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
     """The weights int64 of a chunk's ids, 0 for what the filters leave out."""
     i = chunk * CHUNK + tl.arange(0, CHUNK)
-    w = tl.load(weight + row.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
+    w = tl.load(masses + row.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
     stays = w.to(tl.int64) >= wished(wish, row, MIN_P)
     if wished(wish, row, TOP_P) != 0:
         stays = stays & (rank(w.to(tl.int32, bitcast=True), i) >= tl.load(state + row * STATE + LAST_P))
     return tl.where(stays, w.to(tl.int64), 0)
 
 
-@kernel("<weight <state <wish <count >sums")
+@kernel("<masses <state <wish <count >sums")
 @triton.jit
-def sample_sums(weight, state, wish, count, sums, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr):
+def sample_sums(masses, state, wish, count, sums, WIDTH: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """sums int64 [rows, chunks]: what the ids left weigh; grid (rows, chunks)."""
     rows = begin(count, PDL)
     row, chunk = tl.program_id(0), tl.program_id(1)
     if (row < rows) & (wished(wish, row, LANE) >= 0):
-        kept = _kept(weight, state, wish, row, chunk, WIDTH, CHUNK)
+        kept = _kept(masses, state, wish, row, chunk, WIDTH, CHUNK)
         tl.store(sums + row * tl.num_programs(1) + chunk, tl.sum(kept, 0))
 
 
-@kernel("<weight <top <state <sums <wish <count >drawn")
+@kernel("<masses <top <state <sums <wish <count >drawn")
 @triton.jit
 def sample_pick(
-    weight,
+    masses,
     top,
     state,
     sums,
@@ -82,7 +82,7 @@ def sample_pick(
             share = tl.umulhi(noise, tl.sum(mass, 0).to(tl.uint64)).to(tl.int64)
             share = tl.where(largest_alone, 0, share)
             which = tl.sum((tl.cumsum(mass, 0) <= share).to(tl.int32), 0)
-            kept = _kept(weight, state, wish, row, which, WIDTH, CHUNK)
+            kept = _kept(masses, state, wish, row, which, WIDTH, CHUNK)
             upto = tl.sum(tl.where(chunk < which, mass, 0), 0) + tl.cumsum(kept, 0)
             drawn_id = which * CHUNK + tl.sum((upto <= share).to(tl.int32), 0)
         tl.store(drawn + row, drawn_id)

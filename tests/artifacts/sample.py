@@ -27,7 +27,7 @@ from tandem.artifacts.resolved import Resolved
 from tandem.artifacts.weights import WeightsWriter
 from tandem.artifacts.writer import BundleWriter
 from tandem.device import this_machine
-from tandem.keys import Kind
+from tandem.keys import TARGET_KINDS
 
 GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 4096, ((2, 64), (2, 64)))
 LIBRARY = b"\x7fELF no real library"
@@ -48,7 +48,7 @@ def draft(**changes: Any) -> Draft:
         "geometry": GeometryRecord.of(GEOMETRY),
         "entries": tuple(
             EntryRecord(kind=k, context_class=0, rows=0, part="whole", program=layout.program_file(k), sha256="")
-            for k in Kind
+            for k in TARGET_KINDS
         ),
         "tokenizer": TokenizerFacts(chat_template="{{ 'ü' }}", bos_token=None, eos_token="</s>", stop_ids=(2, 0)),
         "host": Host(
@@ -92,7 +92,7 @@ def fill(
 ) -> None:
     """Every required file, a program of each kind and a library. `files` are JSON by name without its ending."""
     binary = writer.add_kernel(library)
-    for kind in Kind:
+    for kind in TARGET_KINDS:
         writer.add(layout.program_file(kind), program.encode(_program(binary, launches)))
     fill_data(writer, note, weights=weights, **files)
 

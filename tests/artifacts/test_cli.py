@@ -15,7 +15,7 @@ from tandem.artifacts import layout
 from tandem.artifacts.cli import cli
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
-from tandem.keys import Kind
+from tandem.keys import TARGET_KINDS
 from tests.artifacts import sample
 
 
@@ -38,7 +38,7 @@ def test_inspect_says_what_it_is_and_where_it_may_run(sealed: Path, capsys: pyte
         "extend: 1 rows 2.0 ms, 8 rows 3.0 ms",
         manifest.content_id,
         manifest.build_id,
-        *Kind,
+        *TARGET_KINDS,
     ):
         assert words in out
 
@@ -51,7 +51,7 @@ def test_inspect_gives_the_same_as_json(sealed: Path, capsys: pytest.CaptureFixt
     assert facts["fit"] == {"grade": "optimal", "reasons": []}
     assert facts["files"][layout.WEIGHTS] == (sealed / layout.WEIGHTS).stat().st_size
     assert facts["prices"]["classes"] == {"1024": {"extend": {"1": 2.0, "8": 3.0}}}
-    assert facts["origin"] == "here" and len(facts["entries"]) == len(Kind)
+    assert facts["origin"] == "here" and len(facts["entries"]) == len(TARGET_KINDS)
 
 
 def test_inspect_says_why_it_may_not_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from tandem.compile.gate.limits import record
 from tandem.compile.plan import Plan, make_plan
 from tandem.compile.progress import Progress
 from tandem.errors import CheckpointError, CompileError, LoweringError, ProofError, QualityError, UsageError
-from tandem.keys import Kind, context_classes
+from tandem.keys import TARGET_KINDS, context_classes
 from tests.bundles import CONTEXT_LENGTH, compiled
 from tests.compile.conftest import Proving
 from tests.compile.gate.sample import figures
@@ -47,7 +47,7 @@ def test_a_build_is_a_sound_bundle(plan: Plan, checkpoint: Checkpoint, quick: Pr
     bundle = open_bundle(tmp_path / "b", verify="digests")
     bundle.verify()
     assert bundle.manifest.content_id == manifest.content_id
-    assert bundle.geometry == plan.geometry and bundle.kinds == tuple(Kind)
+    assert bundle.geometry == plan.geometry and bundle.kinds == TARGET_KINDS
     assert manifest.build_id == plan.resolved.build_id()
     assert (manifest.name, manifest.family, manifest.profile) == ("tiny-qwen3", "qwen3", "bf16")
     assert (manifest.proof.cases, manifest.proof.differing, manifest.arithmetic) == (3, 0, "exact")
@@ -56,7 +56,7 @@ def test_a_build_is_a_sound_bundle(plan: Plan, checkpoint: Checkpoint, quick: Pr
     given, held = Tokenizer.from_str(checkpoint.tokenizer_json), Tokenizer.from_file(str(bundle.tokenizer_path))
     assert held.to_str() == given.to_str()
     assert bundle.prices["256"] == quick.answer["prices"]["256"] and "cores, least of" in bundle.prices["measured"]
-    for kind in Kind:
+    for kind in TARGET_KINDS:
         sizes = {region.name: region.nbytes for region in bundle.program(kind).regions}
         assert sizes["weights"] == len(bundle.weights.data) and sizes["kv"] == plan.geometry.page_bytes
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
@@ -75,7 +75,7 @@ def test_a_low_bit_build_carries_what_its_bits_cost(
 
     def measure(_plan: Plan, _checkpoint: Checkpoint, staged: Staged, reference: Path, _: object) -> Quality:
         seen.extend([staged.weights, reference])
-        assert MappedWeights(reference).dtype("layers.0.qkv") == "F32" and staged.programs.keys() == set(Kind)
+        assert MappedWeights(reference).dtype("layers.0.qkv") == "F32" and staged.programs.keys() == set(TARGET_KINDS)
         return record(figures(prose=2.04))
 
     monkeypatch.setattr(target, "measure_quality", measure)
@@ -180,7 +180,7 @@ def test_the_real_command_proves_prices_and_records() -> None:
     classes = {name for name in bundle.prices if name.isdigit()}
     assert classes == {str(c) for c in context_classes(CONTEXT_LENGTH)}
     for name in classes:
-        for kind in Kind:
+        for kind in TARGET_KINDS:
             curve = [ms for _, ms in sorted(bundle.prices[name][kind].items(), key=lambda item: int(item[0]))]
             assert curve == sorted(curve) and curve[0] > 0
 

@@ -12,7 +12,7 @@ import pytest
 from tandem.artifacts.io import Geometry
 from tandem.compile import examine as door
 from tandem.errors import CompileError, ProofError, TandemError
-from tandem.keys import Kind
+from tandem.keys import TARGET_KINDS, Kind
 
 GEOMETRY = Geometry(64, 100, 8, 4, 2, 64, 4096, ((2, 64), (2, 64)))
 PROVED = {"proof": {"cases": 5, "differing": 0, "first": []}, "oracle": {}, "prices": {"step_ms": 1.0}}
@@ -27,7 +27,7 @@ def examine(
     )
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(door, "MODULE", "fake_prover")
-    paths = {kind: folder / kind for kind in Kind}
+    paths = {kind: folder / kind for kind in TARGET_KINDS}
     heard = [] if steps is None else steps
     try:
         return door.examine(door.Staged(GEOMETRY, folder / "w", folder / "l", paths, threads=2), heard.append)
@@ -48,7 +48,7 @@ def test_the_request_arrives_and_the_result_comes_back(monkeypatch: pytest.Monke
     assert steps == ["one", "two"]
     assert found["prices"] == {"step_ms": 1.0}
     request = found["request"]
-    assert request["programs"] == {kind.value: str(tmp_path / kind) for kind in Kind}
+    assert request["programs"] == {kind.value: str(tmp_path / kind) for kind in TARGET_KINDS}
     assert (request["weights"], request["library"], request["threads"]) == (str(tmp_path / "w"), str(tmp_path / "l"), 2)
     assert request["device"] == "cpu" and request["geometry"]["kv_planes"] == [[2, 64], [2, 64]]
 
@@ -117,7 +117,7 @@ def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_real_module_refuses_what_is_no_request(tmp_path: Path) -> None:
-    paths = dict.fromkeys(Kind, tmp_path / "none")
+    paths = dict.fromkeys(TARGET_KINDS, tmp_path / "none")
     with pytest.raises(TandemError, match=r"the proving process ended early: .*none"):
         none = door.Staged(GEOMETRY, tmp_path / "none", tmp_path / "none", paths, threads=1)
         door.examine(none, lambda step: None)

@@ -39,7 +39,7 @@ def draw_rows(
     brought[: len(fresh)] = torch.tensor(list(fresh), dtype=torch.int32).reshape(-1, 2)
     chunks = sample_logits.sample_chunks(width)
     count, drawn = torch.tensor([num], dtype=torch.int32), torch.full((rows,), -7, dtype=torch.int32)
-    logit, weight = torch.full((2, rows, width), torch.nan)
+    logit, masses = torch.full((2, rows, width), torch.nan)
     top = torch.full((rows, chunks), torch.nan)
     state = torch.full((rows, STATE.value), -99, dtype=torch.int64)
     bins = torch.full((rows, 2 * BINS.value), -99, dtype=torch.int32)
@@ -55,28 +55,28 @@ def draw_rows(
         )  # fmt: skip
         run(
             first.sample_weights, sample_logits.sample_weights_work(rows, width), logit=logit, top=top, wish=wishes,
-            count=count, weight=weight, state=state, bins=bins,
+            count=count, masses=masses, state=state, bins=bins,
         )  # fmt: skip
         for by_logit in (True, False):
             if not by_logit:
                 run(
                     filters.sample_bins, sample_filter.sample_bins_work(rows, width), logit=logit, wish=wishes,
-                    count=count, weight=weight, state=state, bins=bins,
+                    count=count, masses=masses, state=state, bins=bins,
                 )  # fmt: skip
             run(
                 filters.sample_gather, sample_filter.sample_gather_work(rows, width, by_logit), logit=logit, top=top,
-                weight=weight, wish=wishes, bins=bins, count=count, state=state, candidate=candidate,
+                masses=masses, wish=wishes, bins=bins, count=count, state=state, candidate=candidate,
             )  # fmt: skip
             run(
                 filters.sample_settle, sample_filter.sample_settle_work(rows, width, by_logit), candidate=candidate,
-                weight=weight, wish=wishes, bins=bins, count=count, state=state,
+                masses=masses, wish=wishes, bins=bins, count=count, state=state,
             )  # fmt: skip
         run(
-            last.sample_sums, sample_pick.sample_sums_work(rows, width), weight=weight, state=state, wish=wishes,
+            last.sample_sums, sample_pick.sample_sums_work(rows, width), masses=masses, state=state, wish=wishes,
             count=count, sums=sums,
         )  # fmt: skip
         run(
-            last.sample_pick, sample_pick.sample_pick_work(rows, width), weight=weight, top=top, state=state,
+            last.sample_pick, sample_pick.sample_pick_work(rows, width), masses=masses, top=top, state=state,
             sums=sums, wish=wishes, count=count, drawn=drawn,
         )  # fmt: skip
     assert (drawn[num:] == -7).all() and logit[num:].isnan().all() and (state[num:] == -99).all()
