@@ -13,6 +13,7 @@ from tandem.artifacts.io import Geometry
 from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
+from tandem.runtime.checks.proof_draws import DrawsProof
 from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
 from tandem.tree import DraftTree
@@ -26,7 +27,8 @@ NEIGHBOUR, HALF = 17, MAX_TREE_ROWS // 2
 
 
 def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Report:
-    """The proof over `lab`, that of rounds where a state is kept, and that of the executor's entries where it has any.
+    """The proof over `lab`, that of rounds where a state is kept, that of the executor's entries where it has any, and
+    that of draws where it makes them.
 
     `lab` holds other text afterwards.
     """
@@ -35,6 +37,8 @@ def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Repor
         RoundsProof(lab, report, advance).run()
     if lab.executor.entries:
         EntriesProof(lab.executor, report, advance).run()
+    if lab.executor.geometry.draws:
+        DrawsProof(lab.executor, report, advance).run()
     return report
 
 
