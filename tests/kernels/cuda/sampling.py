@@ -1,17 +1,28 @@
-"""Draws by the kernels under Triton's interpreter: logits and wishes in, ids out, all launches in order."""
+"""Draws by the kernels, under Triton's interpreter or as a test launches them: logits and wishes in, ids out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick
+from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.wishes import BINS, STATE
 from tandem.keys import MAX_TREE_ROWS
 from tandem.wish import FRESH, WISH
 from tests.kernels.cuda.interpreter import interpreted, run
+
+Launch = Callable[..., None]
+"""Called with a kernel's name, its work, and its pointers by name."""
+
+
+def interpret(kernel: str, work: Work, **pointers: Tensor) -> None:
+    """Runs a kernel of the table under the interpreter."""
+    with np.errstate(all="ignore"):  # of floats that overflow, as they may
+        run(interpreted("table").KERNELS[kernel], work, **pointers)
 
 
 def draw_rows(
@@ -22,6 +33,7 @@ def draw_rows(
     said: Sequence[Sequence[int]] = (),
     seen: np.ndarray | None = None,
     fresh: Sequence[tuple[int, int]] = (),
+    launch: Launch = interpret,
 ) -> list[int]:
     """Ids that a program for `rows` rows (at least those given) draws from logits fp32 [O, V] and wishes [O, WISH].
 
@@ -45,39 +57,33 @@ def draw_rows(
     bins = torch.full((rows, 2 * BINS.value), -99, dtype=torch.int32)
     candidate = torch.full((rows, width), -99, dtype=torch.int64)
     sums = torch.full((rows, chunks), -99, dtype=torch.int64)
-    first, filters, last = (interpreted(f"sample_{name}") for name in ("logits", "filter", "pick"))
-    with np.errstate(all="ignore"):
-        learn = sample_logits.sample_learn_work(width, FRESH)
-        run(first.sample_learn, learn, fresh=brought, count=torch.tensor([len(fresh)], dtype=torch.int32), seen=held)
-        run(
-            first.sample_logits, sample_logits.sample_logits_work(rows, width), logits=held_logits, wish=wishes,
-            said=path, seen=held, count=count, logit=logit, top=top, state=state, bins=bins,
-        )  # fmt: skip
-        run(
-            first.sample_weights, sample_logits.sample_weights_work(rows, width), logit=logit, top=top, wish=wishes,
-            count=count, masses=masses, state=state, bins=bins,
-        )  # fmt: skip
-        for by_logit in (True, False):
-            if not by_logit:
-                run(
-                    filters.sample_bins, sample_filter.sample_bins_work(rows, width), logit=logit, wish=wishes,
-                    count=count, masses=masses, state=state, bins=bins,
-                )  # fmt: skip
-            run(
-                filters.sample_gather, sample_filter.sample_gather_work(rows, width, by_logit), logit=logit, top=top,
-                masses=masses, wish=wishes, bins=bins, count=count, state=state, candidate=candidate,
+    told = {"wish": wishes, "count": count}
+    brought_count = torch.tensor([len(fresh)], dtype=torch.int32)
+    launch("sample_learn", sample_logits.sample_learn_work(width, FRESH), fresh=brought, count=brought_count, seen=held)
+    launch(
+        "sample_logits", sample_logits.sample_logits_work(rows, width), logits=held_logits, said=path, seen=held,
+        logit=logit, top=top, state=state, bins=bins, **told,
+    )  # fmt: skip
+    launch(
+        "sample_weights", sample_logits.sample_weights_work(rows, width), logit=logit, top=top, masses=masses,
+        state=state, bins=bins, **told,
+    )  # fmt: skip
+    for by_logit in (True, False):
+        if not by_logit:
+            launch(
+                "sample_bins", sample_filter.sample_bins_work(rows, width), logit=logit, masses=masses, state=state,
+                bins=bins, **told,
             )  # fmt: skip
-            run(
-                filters.sample_settle, sample_filter.sample_settle_work(rows, width, by_logit), candidate=candidate,
-                masses=masses, wish=wishes, bins=bins, count=count, state=state,
-            )  # fmt: skip
-        run(
-            last.sample_sums, sample_pick.sample_sums_work(rows, width), masses=masses, state=state, wish=wishes,
-            count=count, sums=sums,
+        launch(
+            "sample_gather", sample_filter.sample_gather_work(rows, width, by_logit), logit=logit, top=top,
+            masses=masses, bins=bins, state=state, candidate=candidate, **told,
         )  # fmt: skip
-        run(
-            last.sample_pick, sample_pick.sample_pick_work(rows, width), masses=masses, top=top, state=state,
-            sums=sums, wish=wishes, count=count, drawn=drawn,
+        launch(
+            "sample_settle", sample_filter.sample_settle_work(rows, width, by_logit), candidate=candidate,
+            masses=masses, bins=bins, state=state, **told,
         )  # fmt: skip
+    launch("sample_sums", sample_pick.sample_sums_work(rows, width), masses=masses, state=state, sums=sums, **told)
+    last = sample_pick.sample_pick_work(rows, width)
+    launch("sample_pick", last, masses=masses, top=top, state=state, sums=sums, drawn=drawn, **told)
     assert (drawn[num:] == -7).all() and logit[num:].isnan().all() and (state[num:] == -99).all()
     return drawn[:num].tolist()
