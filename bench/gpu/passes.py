@@ -17,12 +17,12 @@ from spread import Spread
 from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.checks.lab import slots_for, token_ids
-from tandem.runtime.draws import wish_row
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor, Wishes
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.rows import Span, commit_moves, extend_rows, step_rows, verify_rows
+from tandem.runtime.wish_row import wish_row
 from tandem.tree import DraftTree
 from tandem.wish import Wish
 

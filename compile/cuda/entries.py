@@ -39,6 +39,6 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
         for kinds in (*chains, (Kind.VERIFY_TREE,)):
             yield from (Shape(kinds, bound, rows) for rows in BUCKETS)
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
+    yield Shape((Kind.COMMIT,), ANY, ANY)
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)
-    yield Shape((Kind.COMMIT,), ANY, ANY)

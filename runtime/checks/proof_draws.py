@@ -14,12 +14,12 @@ import numpy as np
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.checks.lab import Lab, token_ids
 from tandem.runtime.checks.proof import Report
-from tandem.runtime.draws import wish_row
 from tandem.runtime.executor.base import Executor, Wishes
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
 from tandem.runtime.rows import Span, extend_rows
 from tandem.runtime.sampling import draw
+from tandem.runtime.wish_row import wish_row
 from tandem.wish import WISH, Wish
 
 TURNS = 6

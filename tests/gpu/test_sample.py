@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tandem.kernels.cuda.table import KERNELS
-from tandem.runtime.draws import wish_row
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
 from tandem.runtime.sampling import draw
+from tandem.runtime.wish_row import wish_row
 from tandem.wish import Wish
 from tests.gpu.launching import launch
 from tests.kernels.cuda.sampling import draw_rows

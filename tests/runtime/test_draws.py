@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tandem.runtime.drafters.scripted import Guess
-from tandem.runtime.draws import Draws, wish_row
+from tandem.runtime.draws import Draws
 from tandem.runtime.lane import Lane
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling, Ticket
+from tandem.runtime.wish_row import wish_row
 from tandem.tree import DraftTree
 from tandem.wish import FRESH, Wish
 from tests.fake_guide import Remainders

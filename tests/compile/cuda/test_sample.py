@@ -10,12 +10,12 @@ import pytest
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.programs import Lowered, lower
 from tandem.keys import Kind
-from tandem.runtime.draws import wish_row
 from tandem.runtime.executor.base import Wishes
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
 from tandem.runtime.rows import step_rows
 from tandem.runtime.sampling import draw
+from tandem.runtime.wish_row import wish_row
 from tandem.wish import WISH, Wish
 from tests.compile.cuda import lowered
 from tests.compile.cuda.interpreted import InterpretedExecutor

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.kernels.cuda.sample_logits import CHUNK
-from tandem.runtime.draws import wish_row
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
 from tandem.runtime.sampling import draw
+from tandem.runtime.wish_row import wish_row
 from tandem.wish import WISH, Wish
 from tests.kernels.cuda.sampling import draw_rows
 from tests.penalties_reference import penalized
