@@ -141,6 +141,14 @@ def test_lanes_draw_side_by_side_wherever_it_is_done() -> None:
     assert executor.draws.drawn > 0
 
 
+def test_an_engine_that_begins_anew_brings_its_texts_anew() -> None:
+    executor = ScriptedExecutor(capacities=geometry(draws=True))
+    for prompt in (PROMPT, (7, 7, 7)):
+        requests = [Request(prompt, 15, replace(WARM, seed=i), penalties=COUNTED) for i in range(3)]
+        sinks = serve(engine_for(executor, requests, [Guess(2, 0, 1)]), executor, *requests)
+        assert [sink.ids for sink in sinks] == [answer(request) for request in requests]
+
+
 def test_a_relaxed_engine_draws_sampled_lanes_alone() -> None:
     executor = ScriptedExecutor(capacities=geometry(draws=True))
     request = Request(PROMPT, 20, WARM)
