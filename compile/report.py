@@ -70,11 +70,12 @@ def page(summary: dict[str, Any], prices: dict[str, Any], proof: dict[str, Any],
         f"## Prices\n\n{prices['measured']}\n\n![staircase](staircase.svg)\n",
     ]
     for name in (n for n in prices if n.isdigit()):
-        counts = sorted({int(r) for kind in Kind for r in prices[name].get(kind.value, {})})
+        kinds = [kind for kind in Kind if kind in prices[name]]
+        counts = sorted({int(r) for kind in kinds for r in prices[name][kind.value]})
         rows = [f"Milliseconds a pass, class {name}:\n", f"| rows | {' | '.join(map(str, counts))} |"]
         rows.append("|---" * (len(counts) + 1) + "|")
-        for kind in Kind:
-            curve = prices[name].get(kind.value, {})
+        for kind in kinds:
+            curve = prices[name][kind.value]
             cells = [f"{curve[str(r)]:.2f}" if str(r) in curve else "" for r in counts]
             rows.append(f"| {kind.value} | {' | '.join(cells)} |")
         sections.append("\n".join(rows) + "\n")

@@ -102,7 +102,7 @@ class Executor(Protocol):
     def entries(self) -> Sequence[Entry]: ...
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
-        """One pass of kind extend, verify-chain or verify-tree."""
+        """One pass of kind extend, verify-chain or verify-tree, and what its rows wish drawn behind it."""
         ...
 
     def commit(self, moves: Moves) -> float:
