@@ -41,7 +41,7 @@ from tandem.kernels.cuda.wishes import (
 UNIT_KEY = tl.constexpr((127 + 40) << 23)
 """The bits, in fp32, of what the largest logit weighs."""
 BELOW_ALL = tl.constexpr(-(1 << 62))
-BLOCK, NUM_WARPS = 2048, 8
+BLOCK, NUM_WARPS = 4096, 16
 """Candidates that one program looks at together, and its warps."""
 
 
@@ -86,7 +86,7 @@ def _scale_of_bins(mass, wanted, WIDTH: tl.constexpr):
     least = (mass - wanted).to(tl.float32) * (0.999 / WIDTH)
     key = tl.maximum(least, 1.0).to(tl.int32, bitcast=True)
     width = (1 - key + UNIT_KEY).to(tl.float32).to(tl.int32, bitcast=True)
-    return key, tl.maximum((width >> 23) - 127 - 7, 0)
+    return key, tl.maximum((width >> 23) - 127 - 8, 0)
 
 
 @triton.jit
@@ -241,18 +241,20 @@ def _last(ranks, num, wanted, BY_LOGIT: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _ends(ranks, num, BLOCK: tl.constexpr):
     """(the lowest of `num` ranks, 1 more than the highest)."""
-    low, high = tl.load(ranks), tl.load(ranks)
+    first = tl.load(ranks)
+    low, high = tl.full((BLOCK,), 0, tl.int64) + first, tl.full((BLOCK,), 0, tl.int64) + first
     for start in range(0, num, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        here = tl.load(ranks + i, mask=i < num, other=tl.load(ranks))
-        low, high = tl.minimum(low, tl.min(here, 0)), tl.maximum(high, tl.max(here, 0))
-    return low, high + 1
+        here = tl.load(ranks + i, mask=i < num, other=first)
+        low, high = tl.minimum(low, here), tl.maximum(high, here)
+    return tl.min(low, 0), tl.max(high, 0) + 1
 
 
 @triton.jit
 def _beyond(ranks, num, middle, low, high, BY_LOGIT: tl.constexpr, BLOCK: tl.constexpr):
     """(count or mass of the ranks from `middle` on, the least of them, the largest below it)."""
-    reached, least, most = middle * 0, high, low
+    reached = tl.zeros((BLOCK,), tl.int64)
+    least, most = tl.zeros((BLOCK,), tl.int64) + high, tl.zeros((BLOCK,), tl.int64) + low
     for start in range(0, num, BLOCK):
         i = start + tl.arange(0, BLOCK)
         here = tl.load(ranks + i, mask=i < num, other=0)
@@ -261,23 +263,23 @@ def _beyond(ranks, num, middle, low, high, BY_LOGIT: tl.constexpr, BLOCK: tl.con
             each = tl.full((BLOCK,), 1, tl.int64)
         else:
             each = (here >> ID_BITS).to(tl.int32).to(tl.float32, bitcast=True).to(tl.int64)
-        reached += tl.sum(tl.where(inside & beyond, each, 0), 0)
-        least = tl.minimum(least, tl.min(tl.where(inside & beyond, here, high), 0))
-        most = tl.maximum(most, tl.max(tl.where(inside & (here < middle), here, low), 0))
-    return reached, least, most
+        reached += tl.where(inside & beyond, each, 0)
+        least = tl.where(inside & beyond, tl.minimum(least, here), least)
+        most = tl.where(inside & (here < middle), tl.maximum(most, here), most)
+    return tl.sum(reached, 0), tl.min(least, 0), tl.max(most, 0)
 
 
 @triton.jit
 def _mass(ranks, num, last, masses, row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """What the ranks from `last` on weigh."""
-    mass = last * 0
+    mass = tl.zeros((BLOCK,), tl.int64)
     for start in range(0, num, BLOCK):
         i = start + tl.arange(0, BLOCK)
         here = tl.load(ranks + i, mask=i < num, other=0)
         stays = (i < num) & (here >= last)
         id = (here & LAST_ID) ^ LAST_ID
-        mass += tl.sum(tl.load(masses + row.to(tl.int64) * WIDTH + id, mask=stays, other=0.0).to(tl.int64), 0)
-    return mass
+        mass += tl.load(masses + row.to(tl.int64) * WIDTH + id, mask=stays, other=0.0).to(tl.int64)
+    return tl.sum(mass, 0)
 
 
 def sample_bins_work(rows: int, width: int) -> Work:

@@ -33,7 +33,7 @@ from tandem.keys import MAX_TREE_ROWS
 CHUNK = 2048
 """Ids of one program, and twice as many in a vocabulary of more than MANY: each reads what all chunks found."""
 MANY = 1 << 17
-BINS_PER_POWER = tl.constexpr(6.25)
+BINS_PER_POWER = tl.constexpr(12.5)
 """Bins of `top_k` in each halving of a weight: all that weighs anything is in reach."""
 C5, C4, C3, C2, C1, C0 = (
     tl.constexpr(2.0**40 * float.fromhex(coefficient))

@@ -23,7 +23,7 @@ STATE = tl.constexpr(8)
 """Numbers kept of a row: the mass of all weights; of either filter how many candidates there are, what weighs more
 than they do, and the last rank that stays; the mass that `top_k` leaves."""
 MASS, NUM_K, ABOVE_K, LAST_K, MASS_K, NUM_P, ABOVE_P, LAST_P = (tl.constexpr(i) for i in range(8))
-BINS = tl.constexpr(256)
+BINS = tl.constexpr(512)
 """Of the histogram of either filter: those of `top_k` come first."""
 ID_BITS, LAST_ID = tl.constexpr(23), tl.constexpr((1 << 23) - 1)
 """Of a rank: docs/sampling.md bounds a vocabulary by as many."""
