@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from tandem.wish import FRESH, WISH, Wish
 class _Drawn:
     """A lane as a device knows it: its row of wishes, None for a host's; how many ids of its text are brought there."""
 
-    lane: Lane
+    lane: ReferenceType[Lane]  # which is gone when its request has ended
     row: np.ndarray | None
     counted: bool
     num_ids: int = 0
@@ -51,22 +52,22 @@ class Draws:
         rows, said = np.zeros((sum(sizes), WISH), np.int64), list[list[int]]()
         rows[:, Wish.LANE] = -1
         wishes = Wishes(rows, said, [], [])
-        for i, one in enumerate(drawn):
+        for i, (lane, one) in enumerate(zip(lanes, drawn, strict=True)):
             first, tree = len(said), None if trees is None else trees[i]
             paths = [list[int]()] if tree is None else _paths(tree)
             said += paths if one.counted else [[]] * len(paths)
             if one.row is not None:
                 rows[first : len(said)] = one.row
-                rows[first : len(said), Wish.POSITION] = [len(one.lane.ids) + len(path) for path in paths]
+                rows[first : len(said), Wish.POSITION] = [len(lane.ids) + len(path) for path in paths]
             if one.counted:
-                self._bring(one, wishes)
+                self._bring(lane, one, wishes)
         return wishes
 
     def _drawn(self, lane: Lane) -> _Drawn:
         known = self._lanes.get(lane.index)
-        if known is None or known.lane is not lane:
+        if known is None or known.lane() is not lane:
             row = self._row(lane)
-            known = self._lanes[lane.index] = _Drawn(lane, row, row is not None and bool(row[Wish.COUNTED]))
+            known = self._lanes[lane.index] = _Drawn(ref(lane), row, row is not None and bool(row[Wish.COUNTED]))
         return known
 
     def _row(self, lane: Lane) -> np.ndarray | None:
@@ -77,14 +78,14 @@ class Draws:
             return None
         return wish_row(lane.index, lane.sampling, counted, lane.seed, self._vocab_size)
 
-    def _bring(self, one: _Drawn, wishes: Wishes) -> None:
+    def _bring(self, lane: Lane, one: _Drawn, wishes: Wishes) -> None:
         """Adds what the device does not know of a lane's text yet."""
-        ids, penalized = one.lane.ids, one.lane.penalized
+        ids, penalized = lane.ids, lane.penalized
         assert penalized is not None and isinstance(wishes.fresh, list) and isinstance(wishes.seen, list)
         if not one.num_ids or len(wishes.fresh) + len(ids) - one.num_ids > FRESH:
-            wishes.seen.append((one.lane.index, penalized.seen(self._vocab_size)))
+            wishes.seen.append((lane.index, penalized.seen(self._vocab_size)))
         else:
-            wishes.fresh += [(one.lane.index, token) for token in ids[one.num_ids :]]
+            wishes.fresh += [(lane.index, token) for token in ids[one.num_ids :]]
         one.num_ids = len(ids)
 
 
