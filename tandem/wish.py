@@ -9,6 +9,8 @@ from enum import IntEnum
 
 WISH = 16
 """Columns of a row; those that `Wish` does not name are 0."""
+ID_BITS = 23
+"""Of an id: docs/sampling.md bounds a vocabulary by as many."""
 FRESH = 64
 """Ids that a pass may bring into what a device keeps of texts: more than one can commit."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tandem.wish import ID_BITS as _ID_BITS
 from tandem.wish import WISH as _WISH
 from tandem.wish import Wish
 
@@ -25,8 +26,8 @@ than they do, and the last rank that stays; the mass that `top_k` leaves."""
 MASS, NUM_K, ABOVE_K, LAST_K, MASS_K, NUM_P, ABOVE_P, LAST_P = (tl.constexpr(i) for i in range(8))
 BINS = tl.constexpr(512)
 """Of the histogram of either filter: those of `top_k` come first."""
-ID_BITS, LAST_ID = tl.constexpr(23), tl.constexpr((1 << 23) - 1)
-"""Of a rank: docs/sampling.md bounds a vocabulary by as many."""
+ID_BITS, LAST_ID = tl.constexpr(_ID_BITS), tl.constexpr((1 << _ID_BITS) - 1)
+"""Of a rank."""
 
 
 @triton.jit

@@ -151,6 +151,8 @@ def test_capacities_are_those_worked_by_hand(checkpoint: Checkpoint) -> None:
     assert g.fault() is None and g.num_layers == 3
     assert gpu.num_programs(g) == 14 + 3 + 1 + 7
     assert gpu.num_programs(gpu.geometry(spec, BF16, 32_768)) == 6 * 14 + 6 + 1 + 7
+    large = gpu.geometry(replace(spec, vocab_size=(1 << 23) + 1), BF16, 300)
+    assert g.draws and not large.draws and gpu.num_programs(large) == 14 + 3 + 1  # ranks hold no more ids
 
 
 @pytest.fixture
