@@ -40,6 +40,7 @@ class GeometryRecord(Record, frozen=True, omit_defaults=True):
     state_bytes: Bytes
     factor_bytes: Bytes
     drafter: DraftGeometryRecord | None = None
+    draws: bool = False
 
     @classmethod
     def of(cls, geometry: Geometry) -> GeometryRecord:

@@ -1,6 +1,7 @@
 """The `io` region: what a pass is told and what it gives back, at offsets that programs bake in.
 
-All integers are int32, all reals float32. On a CPU host and kernels read the same memory, a GPU has its own.
+All integers are int32, but for those that say what to draw, all reals float32. On a CPU host and kernels read the same
+memory, a GPU has its own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from math import prod
 import numpy as np
 
 from tandem.keys import DRAFTER_KINDS, MAX_TREE_ROWS, TARGET_KINDS, Kind
+from tandem.wish import FRESH, WISH
 
 ALIGNMENT = 64
 NUM_COUNTS = 16
-"""Places of `counts`; 0 is rows, 1 outputs, 2 moves, the rest are zero."""
+"""Places of `counts`; 0 is rows, 1 outputs, 2 moves, 3 fresh ids, the rest are zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Geometry:
     `kv_planes` draws one layer's share of a page: arrays [groups, page_tokens, bytes], as (groups, bytes) each. Layers
     of recurrence have no share of it: `state_bytes` is what all of them keep of one lane, `factor_bytes` what a verify
     of MAX_TREE_ROWS rows leaves there for its commit; a model without such layers has 0 of each. `drafter` is
-    there in a bundle that has one.
+    there in a bundle that has one; where it `draws`, a bundle has programs of kind sample.
     """
 
     context_length: int
@@ -61,16 +63,22 @@ class Geometry:
     state_bytes: int = 0
     factor_bytes: int = 0
     drafter: DraftGeometry | None = None
+    draws: bool = False
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What a bundle has programs of."""
-        return (*TARGET_KINDS, *DRAFTER_KINDS) if self.drafter else TARGET_KINDS
+        return (*TARGET_KINDS, *(DRAFTER_KINDS if self.drafter else ()), *((Kind.SAMPLE,) if self.draws else ()))
 
     @property
     def pool_bytes(self) -> int:
         """Bytes that a page takes in all pools: the model's K and V, and a drafter's."""
         return self.page_bytes + (self.drafter.page_bytes if self.drafter else 0)
+
+    @property
+    def seen_bytes(self) -> int:
+        """What is kept of the lanes' texts for penalties: a number for each lane and id."""
+        return 4 * self.max_lanes * self.vocab_size if self.draws else 0
 
     @property
     def blocks_per_lane(self) -> int:
@@ -148,8 +156,15 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     if g.recurrent_layers:
         yield "move_row", "int32", (g.verify_rows,)  # row of the last verify that a commit moves
         yield "state_slot", "int32", (g.max_lanes,)  # where each lane's recurrent state lies
+    if g.draws:
+        yield "wish", "int64", (g.max_outputs, WISH)  # of each output row: `tandem.wish.Wish`
+        # Tokens of a draft on the path to an output row, itself among them, -1 behind the last.
+        yield "said", "int32", (g.max_outputs, MAX_TREE_ROWS)
+        yield "fresh", "int32", (FRESH, 2)  # a lane, and an id that its answer has now
     yield "block_table", "int32", (g.max_lanes, g.blocks_per_lane)
     # Given back, one per output row.
+    if g.draws:
+        yield "drawn", "int32", (g.max_outputs,)  # -1 where no draw was wished
     yield "argmax", "int32", (g.max_outputs,)
     yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
     yield "logits", "float32", (g.max_outputs, g.vocab_size)
@@ -174,8 +189,8 @@ class IoLayout:
 
     @property
     def inbox_bytes(self) -> int:
-        """Bytes from the region's start that hold all that a pass is told, but for the block table right behind."""
-        return self.fields["block_table"].offset
+        """Bytes from the region's start that hold all that a pass is told, but for wishes and block table behind."""
+        return self.fields["wish" if self.geometry.draws else "block_table"].offset
 
     def views(self, region: np.ndarray) -> dict[str, np.ndarray]:
         """Numpy views into `region` (uint8, at least `nbytes` long), by field name."""

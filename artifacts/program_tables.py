@@ -11,7 +11,7 @@ import numpy as np
 
 MAX_ALIGNMENT = 64
 """Where every runtime places regions: at multiples of this."""
-REGIONS = ("weights", "kv", "state", "factors", "taps", "draft_kv", "io", "scratch")
+REGIONS = ("weights", "kv", "state", "factors", "taps", "draft_kv", "seen", "io", "scratch")
 CONSTANT = -1
 """The `region` of a parameter whose value is the argument itself."""
 FULL, PROGRAMMATIC = 0, 1

@@ -82,7 +82,8 @@ smollm2() {
   bundle smollm2 8192
   run spec-smollm2 tandem runtime.checks.cli spec "$BUNDLES/smollm2" --quick
   run identity-smollm2 tandem runtime.checks.cli identity "$BUNDLES/smollm2" "$BUNDLES/smollm2"
-  figures smollm2 gap-smollm2 --smollm2 "$BUNDLES/smollm2"
+  run sampled-smollm2 tandem runtime.checks.cli sampled "$BUNDLES/smollm2" --quick
+  figures smollm2 gap-smollm2,sampled-smollm2 --smollm2 "$BUNDLES/smollm2"
 }
 
 dense27b() {

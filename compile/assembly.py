@@ -39,8 +39,8 @@ class Operand:
     """A tensor where it lies: `offset` bytes into a scratch buffer or into a region.
 
     `count` names the io count of its rows ("rows", "outputs" or "moves"), `stride` is in elements between rows,
-    `shape` as traced, `dtype` one of fp32, bf16, int8, int4, int32. `extent` bytes from `offset` on are what launches
-    may touch. In more than one of its `parts` a row is [parts, *shape[1:]] in fp32, to be summed in order.
+    `shape` as traced, `dtype` one of fp32, bf16, int8, int4, int32, int64. `extent` bytes from `offset` on are what
+    launches may touch. In more than one of its `parts` a row is [parts, *shape[1:]] in fp32, to be summed in order.
     """
 
     place: Buffer | str

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from typing import Any
 
 from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
@@ -33,15 +34,19 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 
 PAGE_TOKENS = 64
 """Tokens of a page: the tile of the attention kernels."""
-PER_OUTPUT = ("output_row", "argmax", "gap", "logits", "draft_token", "draft_logit", "draft_lse")
-"""Fields of io with an entry per output row."""
+OF_OUTPUTS = (
+    "output_row", "wish", "said", "drawn", "argmax", "gap", "logits", "draft_token", "draft_logit", "draft_lse",
+)  # fmt: skip
+"""Fields of io with a row for each output row."""
+DTYPES = {"int32": "int32", "int64": "int64", "float32": "fp32"}
+"""Types of operands by those of the fields of io."""
 RING_ROWS = 512
 """Rows of the ring of taps beside those of a pass: how far lanes may be behind before a drafter forgets them."""
 ITEM = 4
 """Bytes of a value of a state, and of all factors but the first."""
 
 
-def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, int]:
+def recurrent_facts(spec: LlamaSpec, raw: Format = "fp32") -> dict[str, Any]:
     """What `Geometry` says of recurrent layers: how many there are, and what all of them keep.
 
     `raw` is the type of a convolution's raw inputs in tails and factors.
@@ -119,7 +124,7 @@ class Composer:
         """
         io = IoLayout(self.geometry)
         part = trace_commit(self.spec, self.profile, PAGE_TOKENS)
-        inputs = {name: _field(io, name) for name in io.fields}
+        inputs = {name: field_operand(io, name) for name in io.fields}
         for index in range(layers):
             lowering.lower(part, inputs | self._caches(index))
         if isinstance(self.spec, HybridSpec):
@@ -136,11 +141,12 @@ class Composer:
         g = self.geometry
         sizes = {"weights": len(self.weights.data), "kv": g.page_bytes, "io": IoLayout(g).nbytes}
         sizes |= {"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {}
-        return sizes | ({"taps": g.drafter.tap_bytes, "draft_kv": g.drafter.page_bytes} if g.drafter else {})
+        sizes |= {"taps": g.drafter.tap_bytes, "draft_kv": g.drafter.page_bytes} if g.drafter else {}
+        return sizes | ({"seen": g.seen_bytes} if g.draws else {})
 
     def _inputs(self, io: IoLayout) -> dict[str, Operand]:
         """What a part of any pass may be told: fields of io, rope tables, the ring that a drafter reads."""
-        inputs = {name: _field(io, name) for name in io.fields}
+        inputs = {name: field_operand(io, name) for name in io.fields}
         inputs |= {name: self._weight(f"rope.{name}", self._rope_shape()) for name in ("cos", "sin")}
         if drafter := self.geometry.drafter:
             shape = (RING, drafter.tap_width)
@@ -217,10 +223,10 @@ class Composer:
         }
 
 
-def _field(io: IoLayout, name: str) -> Operand:
+def field_operand(io: IoLayout, name: str) -> Operand:
     """An io field as an operand, its capacity replaced by the size it was traced with."""
     field = io.fields[name]
-    rows = MOVES if name.startswith("move_") else OUTPUTS if name in PER_OUTPUT else ROWS
+    rows = MOVES if name.startswith("move_") else OUTPUTS if name in OF_OUTPUTS else ROWS
     count = {MOVES: "moves", OUTPUTS: "outputs", ROWS: "rows"}[rows]
-    dtype = "int32" if field.dtype == "int32" else "fp32"
+    dtype = DTYPES[field.dtype]
     return Operand("io", field.offset, field.nbytes, (rows, *field.shape[1:]), field.shape[-1], count, dtype)

@@ -19,7 +19,7 @@ from tandem.errors import LoweringError
 
 COUNTS = {"rows": 0, "outputs": 1, "moves": 2}
 TRACED = {ROWS: "rows", OUTPUTS: "outputs", MOVES: "moves"}
-ITEM_BYTES = {"fp32": 4, "bf16": 2, "int32": 4}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "int32": 4, "int64": 8}
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "int32"}
 
 Rule = Callable[["Lowering", Node], None]

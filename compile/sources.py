@@ -30,7 +30,7 @@ INERT: dict[str, tuple[str, ...]] = {
     "serves sealed bundles": (
         *("runtime/chat.py", "runtime/cli.py", "runtime/delivery.py", "runtime/drafters/*", "runtime/engine.py"),
         *("runtime/http/*", "runtime/lane.py", "runtime/loading.py", "runtime/pages.py", "runtime/prefill.py"),
-        *("runtime/request.py", "runtime/round.py", "runtime/router/*", "runtime/sampling.py", "runtime/serve.py"),
+        *("runtime/draws.py", "runtime/round.py", "runtime/router/*", "runtime/serve.py"),
         *("runtime/service.py", "runtime/slots.py", "runtime/terminal.py", "runtime/text.py", "runtime/worker.py"),
     ),
 }

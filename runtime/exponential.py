@@ -29,10 +29,15 @@ _POLYNOMIAL = tuple(
 """2^f for f of -1/2 to 1/2, within 2e-7 of it and exactly 1 at 0; the highest power first, in units of a weight."""
 
 
+def scale(temperature: float) -> np.float32:
+    """What differences of logits are multiplied with, so that e^(difference / temperature) is a power of 2."""
+    return np.float32(_LOG2E / min(max(temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE))
+
+
 def weigh(logits: np.ndarray, top: np.float32, temperature: float) -> np.ndarray:
     """Weights int64 [V], 0 to 2^UNIT, of logits fp32 [V] of which `top` is the largest, or an upper bound; none is NaN,
     and `top` is finite. `temperature` is above 0."""
-    scale = np.float32(_LOG2E / min(max(temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE))
+    factor = scale(temperature)
     weights = np.empty(len(logits), np.int64)
     size = min(CHUNK, len(logits))
     power, whole, value = (np.empty(size, np.float32) for _ in range(3))
@@ -42,7 +47,7 @@ def weigh(logits: np.ndarray, top: np.float32, temperature: float) -> np.ndarray
             n = len(part)
             x, w, v = power[:n], whole[:n], value[:n]
             np.subtract(part, top, out=x)
-            np.multiply(x, scale, out=x)
+            np.multiply(x, factor, out=x)
             if x.min() < _FLOOR:
                 np.maximum(x, _FLOOR, out=x)
             np.add(x, _SHIFT, out=w)

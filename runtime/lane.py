@@ -53,6 +53,7 @@ class Lane:
         seed = request.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
         self.guides: list[Guide] = []
+        self.penalized: PenalizedText | None = None  # the first of the guides, where there are penalties
         self._guide_by(request)
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = self._begun(drafter) if drafter and request.speculate else None
@@ -81,7 +82,8 @@ class Lane:
         """Makes the guides, the penalties first; where one cannot be made the lane ends with its first pass."""
         try:
             if not request.penalties.neutral:
-                self.guides.append(PenalizedText(request.penalties, request.prompt, request.stop_ids))
+                self.penalized = PenalizedText(request.penalties, request.prompt, request.stop_ids)
+                self.guides.append(self.penalized)
             self.guides += [make(request.prompt, request.stop_ids) for make in request.guides]
         except Exception as error:
             self._refuse(error, 0)

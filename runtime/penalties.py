@@ -35,6 +35,7 @@ class PenalizedText:
         known = np.unique(np.array(prompt, np.int64)) if penalties.counted else np.empty(0, np.int64)
         self._place = {int(token): place for place, token in enumerate(known)}
         self._seen, self._counts = known, np.zeros(len(known), np.float32)  # counts are of the answer alone
+        self._num_known = len(known)  # the first of `_seen`: those of the prompt
         self._learn(penalties.no_repeat_ngram_size)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -45,6 +46,20 @@ class PenalizedText:
             self._seen, self._counts, new = self._with(tokens)
             self._place |= new
         self._learn(max(begin, self._penalties.no_repeat_ngram_size))
+
+    @property
+    def counted(self) -> Penalties | None:
+        """The penalties, where all that they look at is how often the text has an id: a device may take them off."""
+        p = self._penalties
+        others = p.no_repeat_ngram_size or p.logit_bias or p.min_tokens
+        return p if p.counted and not others else None
+
+    def seen(self, vocab_size: int) -> np.ndarray:
+        """int32 [V]: twice how often the answer has an id, and 1 more if the prompt has it."""
+        counts = np.zeros(vocab_size, np.int32)
+        counts[self._seen] = 2 * self._counts.astype(np.int32)
+        counts[self._seen[: self._num_known]] += 1
+        return counts
 
     def changes(self, said: Sequence[int]) -> bool:
         return True

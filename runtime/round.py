@@ -16,6 +16,7 @@ import numpy as np
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.drafters.mtp import SOURCE
+from tandem.runtime.draws import Draws
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
 from tandem.runtime.logprobs import measure
@@ -89,6 +90,8 @@ class Rounds:
         self._models, self._run = models, models.run if models else executor.run
         self._router, self._prices, self._meter = router, prices, meter
         self._relaxation = relaxation
+        vocab_size, draws = executor.geometry.vocab_size, executor.geometry.draws
+        self._draws = Draws(vocab_size, greedy=relaxation is None) if draws else None
         self._max_rows = max_joint_rows(executor)
 
     def play(self, lanes: Sequence[Lane]) -> None:
@@ -136,6 +139,8 @@ class Rounds:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
         anchors = [lane.ids[-1] for lane in lanes]
         rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
+        if self._draws is not None:
+            rows.wishes = self._draws.wishes(lanes)
         outcome = self._run(Kind.EXTEND, rows)
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
         self._meter.rounds.add(ROUNDS[Kind.EXTEND])
@@ -155,7 +160,10 @@ class Rounds:
             tree if tree.num_drafted else DraftTree.root(lane.ids[-1]) for lane, tree in zip(lanes, chosen, strict=True)
         ]
         kind, table, slots = verify_kind(trees), self._pages.table, self._slots.table
-        outcome = self._run(kind, verify_rows(kind, indices, starts, trees, table, slots))
+        rows = verify_rows(kind, indices, starts, trees, table, slots)
+        if self._draws is not None:
+            rows.wishes = self._draws.wishes(lanes, trees)
+        outcome = self._run(kind, rows)
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
         self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
@@ -208,8 +216,10 @@ def pick(
 ) -> int:
     """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`.
 
-    `accept` may have a greedy lane's replaced by a drafted one.
+    `accept` may have a greedy lane's replaced by a drafted one. What the pass drew itself is the token.
     """
+    if outcome.drawn and (drawn := outcome.drawn[first + node]) >= 0:
+        return drawn
     asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0
     if greedy and asked is None and accept is None and not lane.guides:
         return outcome.argmax[first + node]

@@ -23,9 +23,11 @@ class Kind(StrEnum):
     COMMIT = "commit"
     DRAFT = "draft"
     SYNC = "sync"
+    SAMPLE = "sample"
 
 
 TARGET_KINDS = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
+"""What every bundle has programs of."""
 DRAFTER_KINDS = (Kind.DRAFT, Kind.SYNC)
 """What only bundles with a drafter that is a model have: a pass that guesses, one that only brings it up to date."""
 

@@ -26,6 +26,7 @@ STAND_INS = {
     Kind.COMMIT: (),
     Kind.DRAFT: (),
     Kind.SYNC: (Kind.DRAFT,),
+    Kind.SAMPLE: (),
 }
 
 

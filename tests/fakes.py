@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from tandem.runtime.logprobs import TokenLogprob
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.sampling import draw
 from tandem.tree import DraftTree
+from tests.fake_draws import FakeDraws
 from tests.fake_guide import forbidden
 from tests.penalties_reference import penalized
 
@@ -29,9 +31,9 @@ Script = Sequence[int] | Callable[[tuple[int, ...]], int]
 MARK_BYTES = 8
 
 
-def geometry(**changes: int) -> Geometry:
+def geometry(**changes: Any) -> Geometry:
     """Small capacities: a context of 96 ids, 40 rows a pass, 4 lanes, pages of 8 tokens, 23 ids."""
-    sizes = {"context_length": 96, "vocab_size": 23, "max_rows": 40, "max_outputs": 32, "max_lanes": 4}
+    sizes: dict[str, Any] = {"context_length": 96, "vocab_size": 23, "max_rows": 40, "max_outputs": 32, "max_lanes": 4}
     return Geometry(**{**sizes, "page_tokens": 8, "page_bytes": 8 * MARK_BYTES, **changes})
 
 
@@ -101,6 +103,7 @@ class ScriptedExecutor:
         self._kv = [(noise.randbytes(MARK_BYTES), noise.randrange(g.vocab_size)) for _ in range(num_places)]
         self._logits: list[np.ndarray] = []
         self.seen: list[list[tuple[bytes, int]]] = []  # by each row of the last pass
+        self.draws = FakeDraws(g)
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         if self._fail_after is not None and len(self.passes) >= self._fail_after:
@@ -114,6 +117,7 @@ class ScriptedExecutor:
             [int(np.argmax(logits)) for logits in self._logits],
             [float(top - second) for second, top in best],
             ms=1.0 + 0.1 * self._cost_rows(kind, len(rows.token), max(rows.position) + 1),
+            drawn=self.draws.draw(rows.wishes, self._logits) if rows.wishes is not None else (),
         )
 
     def _cost_rows(self, kind: Kind, num_rows: int, length: int) -> int:
@@ -154,6 +158,7 @@ class ScriptedExecutor:
     def _check(self, kind: Kind, rows: Rows) -> None:
         """What the contract of a pass asks of `rows`."""
         g, lanes = self.geometry, list(rows.lane)
+        assert g.draws or rows.wishes is None
         assert 1 <= len(lanes) <= g.max_rows and len(rows.output_row) <= g.max_outputs
         assert lanes == sorted(lanes, key=lanes.index), "rows of one lane stand together"
         assert {len(rows.token), len(rows.position), len(rows.slot), len(rows.prefix)} == {len(lanes)}

@@ -38,8 +38,8 @@ def scale_of(temperature: float) -> float:
     return fp32(1.4426950408889634 / min(max(temperature, 1e-30), 1e30))
 
 
-def weight(logit: float, top: float, temperature: float) -> int:
-    x = max(fp32(fp32(logit - top) * scale_of(temperature)), -100.0)
+def weight(logit: float, top: float, scale: float) -> int:
+    x = max(fp32(fp32(logit - top) * scale), -100.0)
     whole = round(x)  # of two nearest ones the even one
     f = fp32(x - whole)
     power = COEFFICIENTS[5]
@@ -50,28 +50,36 @@ def weight(logit: float, top: float, temperature: float) -> int:
 
 def drawn(logits: Sequence[float], sampling: Sampling, seed: int, position: int) -> int:
     """The id; `logits` are values of fp32."""
+    if sampling.temperature == 0:
+        return chosen(logits, 0.0, 0, 1 << 64, 0, 0)
+    noise = philox((seed % 2**64, 0), (position + 1, 0, 0, 0))[0]
+    # In whole 2^64ths of the whole: as exact as a float64 share itself, but for shares below 2^-11.
+    share, least = math.ceil(sampling.top_p * 2.0**64), math.ceil(sampling.min_p * 2.0**40)
+    return chosen(logits, scale_of(sampling.temperature), sampling.top_k, share, least, noise)
+
+
+def chosen(logits: Sequence[float], scale: float, top_k: int, share: int, least: int, noise: int) -> int:
+    """The same from what the page calls s, k, Q, the weight that `min_p` asks for, and N; s is 0 for the largest
+    logit alone, Q is 2^64 without `top_p`."""
     values = [-math.inf if math.isnan(value) else value for value in logits]
     top = max(values)
-    if sampling.temperature == 0 or top == -math.inf:
+    if scale == 0 or top == -math.inf:
         return values.index(top)
     if top == math.inf:
         values, top = [0.0 if value == top else -math.inf for value in values], 0.0
     ids = sorted(range(len(values)), key=lambda i: (-values[i], i))
-    if 0 < sampling.top_k < len(values):
-        ids = ids[: sampling.top_k]
-    weights = {i: weight(values[i], top, sampling.temperature) for i in ids}
-    if sampling.top_p < 1:
-        # In whole 2^64ths of the whole: as exact as a float64 share itself, but for shares below 2^-11.
-        limit, before, kept = math.ceil(sampling.top_p * 2.0**64) * sum(weights.values()), 0, []
-        for i in sorted(ids, key=lambda i: (-weights[i], i)):
-            if before << 64 < limit:
-                kept.append(i)
-            before += weights[i]
-        ids = kept
-    ids = sorted(i for i in ids if weights[i] >= sampling.min_p * 2.0**40)
-    share = philox((seed % 2**64, 0), (position + 1, 0, 0, 0))[0] * sum(weights[i] for i in ids) >> 64
+    if 0 < top_k < len(values):
+        ids = ids[:top_k]
+    weights = {i: weight(values[i], top, scale) for i in ids}
+    limit, before, kept = share * sum(weights.values()), 0, []
+    for i in sorted(ids, key=lambda i: (-weights[i], i)):
+        if before << 64 < limit:
+            kept.append(i)
+        before += weights[i]
+    ids = sorted(i for i in kept if weights[i] >= least)
+    left = noise * sum(weights[i] for i in ids) >> 64
     for i in ids:
-        share -= weights[i]
-        if share < 0:
+        left -= weights[i]
+        if left < 0:
             return i
     raise AssertionError("a share of the whole is less than the whole")

@@ -18,10 +18,13 @@ from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.engine import Engine
-from tandem.runtime.executor.base import Executor
-from tandem.runtime.request import Request
+from tandem.runtime.executor.base import Executor, Wishes
+from tandem.runtime.penalties import PenalizedText
+from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.rows import Span, commit_moves, extend_rows, step_rows, verify_rows
+from tandem.runtime.wish_row import wish_row
 from tandem.tree import DraftTree
+from tandem.wish import Wish
 
 SEED = 20_261_129
 
@@ -68,6 +71,17 @@ class Passes:
         """Milliseconds of a verify of `num_rows` rows behind `context` tokens."""
         tree = chain(self._ids[:num_rows]) if kind is Kind.VERIFY_CHAIN else bushy(self._ids[:num_rows])
         return self.executor.run(kind, verify_rows(kind, [0], [context], [tree], self._table, self._slots)).ms
+
+    def draw(self, num_rows: int, context: int, sampling: Sampling, penalties: Penalties | None = None) -> float:
+        """Milliseconds of a chain's verify of `num_rows` rows behind `context` tokens, each drawn on the device."""
+        vocab_size, path = self.geometry.vocab_size, self._ids[:num_rows]
+        rows = verify_rows(Kind.VERIFY_CHAIN, [0], [context], [chain(path)], self._table, self._slots)
+        wish = wish_row(0, sampling, penalties, SEED, vocab_size)
+        table = np.tile(wish, (num_rows, 1))
+        table[:, Wish.POSITION] = range(context + 1, context + 1 + num_rows)
+        text = PenalizedText(penalties or Penalties(presence=1.0), self._ids[: context + 1], ())
+        rows.wishes = Wishes(table, [path[1 : i + 1] for i in range(num_rows)], [(0, text.seen(vocab_size))])
+        return self.executor.run(Kind.VERIFY_CHAIN, rows).ms
 
     def commit(self, num_rows: int, context: int) -> float:
         """Milliseconds of a commit of the longest path of the last `verify`, a tree of `num_rows` rows."""
@@ -127,12 +141,19 @@ class Answer:
         return self.stats.decode_ms / max(1, len(self.ids) - 1)
 
 
-def answer(executor: Executor, prices: dict[str, Any], context: int, tokens: int) -> Answer:
-    """A greedy plain answer of `tokens` behind a prompt of `context`, through the engine's own rounds."""
+def answer(
+    executor: Executor,
+    prices: dict[str, Any],
+    context: int,
+    tokens: int,
+    sampling: Sampling = Sampling(),  # noqa: B008
+    penalties: Penalties = Penalties(),  # noqa: B008
+) -> Answer:
+    """A plain answer of `tokens` behind a prompt of `context`, through the engine's own rounds."""
     engine = Engine(executor, drafters=None, prices=PriceModel(prices), max_lanes=1)
     found = Answer()
     prompt = tuple(token_ids(context, executor.geometry.vocab_size, SEED))
-    engine.submit(Request(prompt, tokens), found)
+    engine.submit(Request(prompt, tokens, sampling, penalties=penalties), found)
     while engine.step():
         pass
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import bench.gpu  # noqa: F401, makes figure and spread importable
 from bench.gpu.context import Context, Missing, time_limit
-from bench.gpu.figures import decode, passes, process, replay
+from bench.gpu.figures import decode, passes, process, replay, sampled
 from bench.gpu.figures.contexts import LONG, SHORT
 from bench.gpu.shapes import HYBRID27B, SHAPES
 from figure import Figure
@@ -28,6 +28,7 @@ Measure = Callable[[Context], Figure]
 FIGURES: dict[str, Measure] = {
     "decode-smollm2": partial(decode.decode, name="smollm2"),
     "gap-smollm2": partial(decode.gap, name="smollm2"),
+    "sampled-smollm2": partial(sampled.sampled, name="smollm2"),
     "step": passes.step,
     "gap-dense27b": partial(decode.gap, name="dense27b"),
     "verify-1k": partial(passes.verify, place=SHORT),
@@ -46,6 +47,7 @@ FIGURES: dict[str, Measure] = {
         "gap": decode.gap,
         "verify-1k": partial(passes.verify, place=SHORT),
         "commit": passes.commit,
+        "sampled": sampled.sampled,
         "prefill": passes.prefill,
         "replay": replay.replay,
         "verify-32k": partial(passes.verify, place=LONG),

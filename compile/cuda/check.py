@@ -18,7 +18,7 @@ from tandem.compile.cuda.programs import Lowered
 from tandem.errors import LoweringError
 from tandem.kernels.cuda.table import KERNELS
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32, "int64": torch.int64}
 
 
 def check_programs(pairs: Sequence[tuple[Lowered, Program]], device: int) -> int:

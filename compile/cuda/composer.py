@@ -12,6 +12,7 @@ from tandem.compile.compose import PAGE_TOKENS, Composer, recurrent_facts
 from tandem.compile.cuda import entries
 from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Format, Profile
+from tandem.wish import ID_BITS
 
 MAX_LANES = 8
 MAX_OUTPUTS = 32
@@ -30,6 +31,7 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int) -> Geometry
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * 2 * PAGE_TOKENS * plane[0] * plane[1],
         kv_planes=(plane, plane),
         drafter=None,
+        draws=spec.vocab_size <= 1 << ID_BITS,
         **recurrent_facts(spec, profile.matrix),
     )
 

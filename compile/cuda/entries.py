@@ -2,7 +2,7 @@
 
 Grids are part of a CUDA graph, so every row bucket and every context class has a program of its own. A chain's verify
 and an extend of as many rows are the same launches, so they are one program, unless a recurrent state tells them apart.
-Long prefills loop over the context, and a commit does not look at it: they are for any class.
+Long prefills loop over the context, and a commit and a draw do not look at it: they are for any class.
 """
 
 from __future__ import annotations
@@ -40,3 +40,5 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
             yield from (Shape(kinds, bound, rows) for rows in BUCKETS)
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
     yield Shape((Kind.COMMIT,), ANY, ANY)
+    if geometry.draws:
+        yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)

@@ -23,6 +23,7 @@ from tandem.compile.cuda.glue_compile import GlueLaunch
 from tandem.compile.cuda.glue_kernel import GlueKernel
 from tandem.compile.cuda.graph_source import Grid
 from tandem.compile.cuda.lowering import CudaLowering
+from tandem.compile.cuda.sample import lower_sample
 from tandem.kernels.cuda.build import Cubin, Pointer, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tandem.keys import Kind
@@ -67,6 +68,8 @@ def lower(composer: Composer, shape: Shape) -> Lowered:
     )
     if shape.kinds == (Kind.COMMIT,):
         composer.lower_commit(lowering, 1)  # a launch of each kernel moves all layers
+    elif shape.kinds == (Kind.SAMPLE,):
+        lower_sample(lowering)
     else:
         composer.lower_pass(lowering, shape.kinds[0])
     return lay_out(lowering, shape, composer.region_bytes)

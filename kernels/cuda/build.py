@@ -23,7 +23,7 @@ from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.table import KERNELS
 
 WARP = 32
-TYPES = {"fp32": "*fp32", "bf16": "*bf16", "int32": "*i32"}
+TYPES = {"fp32": "*fp32", "bf16": "*bf16", "int32": "*i32", "int64": "*i64"}
 FLAGS = ("enable_fp_fusion=False", "launch_pdl=True", "disable_line_info=True")
 """What of Triton's options is not left as it is, beside warps and stages."""
 HIDDEN = 2

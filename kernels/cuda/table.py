@@ -19,6 +19,9 @@ from tandem.kernels.cuda.norm import add_rms_norm, rms_norm
 from tandem.kernels.cuda.parts import add_parts
 from tandem.kernels.cuda.recurrent_inputs import recurrent_inputs
 from tandem.kernels.cuda.rotary import rotary, rotary_kv_write
+from tandem.kernels.cuda.sample_filter import sample_bins, sample_gather, sample_settle
+from tandem.kernels.cuda.sample_logits import sample_learn, sample_logits, sample_weights
+from tandem.kernels.cuda.sample_pick import sample_pick, sample_sums
 from tandem.kernels.cuda.swiglu import swiglu
 
 KERNELS: dict[str, TritonKernel] = {
@@ -29,5 +32,7 @@ KERNELS: dict[str, TritonKernel] = {
         *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
         *(rotary_kv_write, sigmoid_gate, swiglu),
+        *(sample_bins, sample_gather, sample_learn, sample_logits, sample_pick, sample_settle, sample_sums),
+        sample_weights,
     )
 }

@@ -28,6 +28,11 @@ FILL = 32768
 """Tokens whose K and V a GPU is given before it is priced: more than its caches hold, seconds to prefill."""
 
 
+def priced(executor: Executor) -> list[Kind]:
+    """Kinds of the bundle that have prices. A draw has none: its time is part of that of the pass before it."""
+    return [kind for kind in executor.geometry.kinds if kind is not Kind.SAMPLE]
+
+
 def row_counts(kind: Kind, executor: Executor, bound: int = 0) -> tuple[int, ...]:
     """Row counts that are priced: those of the programs of context class `bound`, or, where one program serves any
     count, a choice between which prices are interpolated."""
@@ -90,7 +95,7 @@ def _passes(executor: Executor, bound: int) -> list[tuple[Kind, int]]:
     unless it moves states on, which a chain does not."""
     shared = executor.entries and not executor.num_slots
     chains = row_counts(Kind.VERIFY_CHAIN, executor, bound) if shared else ()
-    passes = [(kind, rows) for kind in executor.geometry.kinds for rows in row_counts(kind, executor, bound)]
+    passes = [(kind, rows) for kind in priced(executor) for rows in row_counts(kind, executor, bound)]
     return [(kind, rows) for kind, rows in passes if kind is not Kind.EXTEND or rows not in chains]
 
 
@@ -103,7 +108,7 @@ def _class(executor: Executor, bound: int, context: int, advance: Callable[[str]
             if turn < LEAST_REPEATS or sum(taken) < ENOUGH_MS:
                 taken.append(pass_ms(executor, *key, context))
     curves: dict[str, Any] = {}
-    for kind in executor.geometry.kinds:
+    for kind in priced(executor):
         floor, below, curve = 0.0, 0, curves.setdefault(kind.value, {})
         for rows in row_counts(kind, executor, bound):
             taken = times.get((kind, rows)) or times[Kind.VERIFY_CHAIN, rows]

@@ -14,6 +14,7 @@ from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
 from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_draws import DrawsProof
 from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
 from tandem.tree import DraftTree
@@ -27,8 +28,8 @@ NEIGHBOUR, HALF = 17, MAX_TREE_ROWS // 2
 
 
 def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Report:
-    """The proof over `lab`, that of rounds where a state is kept, that of drafts where a model drafts, and that of the
-    executor's entries where it has any.
+    """The proof over `lab`, that of rounds where a state is kept, that of drafts where a model drafts, that of the
+    executor's entries where it has any, and that of draws where it makes them.
 
     `lab` holds other text afterwards.
     """
@@ -39,6 +40,8 @@ def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Repor
         DraftsProof(lab, report, advance).run()
     if lab.executor.entries:
         EntriesProof(lab.executor, report, advance).run()
+    if lab.executor.geometry.draws:
+        DrawsProof(lab.executor, report, advance).run()
     return report
 
 

@@ -29,6 +29,7 @@ from tandem.runtime.checks.manners import MANNERS, Manner
 from tandem.runtime.checks.prompts import last
 from tandem.runtime.checks.sampled_report import SampledReport, Texts
 from tandem.runtime.checks.trials import CELLS, PAIR_CELLS, Trial, even, pairs_of, singles_of
+from tandem.runtime.checks.watch import HostDraws
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
@@ -78,6 +79,7 @@ class Sampled:
         self._prompts = {name: last(ids, min(PROMPT_IDS, room)) for name, ids in prompts.items()}
         pages = pages_for(min(PROMPT_IDS, room) + ANSWER_IDS + MAX_TREE_ROWS, geometry.page_tokens, self._lanes)
         self._executor = open_executor(pages)
+        self._host = HostDraws(self._executor)
         self._plain: dict[tuple[tuple[int, ...], str], list[int]] = {}
 
     def num_steps(self) -> int:
@@ -115,12 +117,12 @@ class Sampled:
             yield found[begin : begin + self._lanes]
 
     def _compare(self, manner: Manner, drafter: str, shape: str, report: SampledReport) -> None:
-        """Seeded answers beside each other, drafted for, against what each is alone and plainly."""
+        """Seeded answers beside each other, drafted for, against what each is alone, plainly, and drawn by the host."""
         tally = report.texts.setdefault((drafter, shape), Texts())
         for wave in self._waves():
             for prompt in wave:
                 if (prompt, manner.name) not in self._plain:
-                    (alone,) = self._serve([prompt], manner, None, FixedWidth(1, shape))
+                    (alone,) = self._serve([prompt], manner, None, FixedWidth(1, shape), self._host)
                     self._plain[prompt, manner.name] = alone.ids
             plain = {prompt: self._plain[prompt, manner.name] for prompt in wave}
             make = self._drafters(drafter, shape, plain, len(wave))
@@ -144,10 +146,16 @@ class Sampled:
         return forced_drafters(name, shape, max(shares(WIDTH, lanes)), known, self._vocab_size)
 
     def _serve(
-        self, wave: Sequence[tuple[int, ...]], manner: Manner, make: Callable[[], Drafter] | None, router: FixedWidth
+        self,
+        wave: Sequence[tuple[int, ...]],
+        manner: Manner,
+        make: Callable[[], Drafter] | None,
+        router: FixedWidth,
+        executor: Executor | None = None,
     ) -> list[Plain]:
         """The answers to `wave`, served together."""
-        engine = Engine(self._executor, drafters=make, prices=PriceModel(), router=router, max_lanes=self._lanes)
+        executor = executor or self._executor
+        engine = Engine(executor, drafters=make, prices=PriceModel(), router=router, max_lanes=self._lanes)
         sinks = [Plain() for _ in wave]
         for prompt, sink in zip(wave, sinks, strict=True):
             engine.submit(Request(prompt, ANSWER_IDS, manner.sampling, penalties=manner.penalties), sink)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -81,6 +81,14 @@ class Watch:
         first = start // page_tokens
         held = self.kv(rows.block_table[lane, first:].tolist(), length - first * page_tokens)
         return digest(held, self.save(rows.state_slot[lane], length).state.data if rows.state_slot else b"")
+
+
+class HostDraws(Watch):
+    """One whose tokens the host draws, whatever the executor could do."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
+        self.geometry = replace(executor.geometry, draws=False)
 
 
 def _line(kind: Kind, rows: Rows, row: int) -> tuple[int, list[int]]:

@@ -17,6 +17,21 @@ from tandem.runtime.executor.snapshot import Snapshot
 
 
 @dataclass(slots=True)
+class Wishes:
+    """What output rows want drawn on the device, where `Geometry.draws`; docs/sampling.md defines the draw.
+
+    Penalties look at what the device keeps of a lane's text, `seen`: twice how often the answer has an id, and 1 more
+    if the prompt has it. It is brought whole once, then id by id, before the pass; `said` are the drafted tokens behind
+    it on the path to a row, its own last.
+    """
+
+    row: np.ndarray  # [O, WISH] int64, see `tandem.wish.Wish`
+    said: Sequence[Sequence[int]]  # [O][0..31]
+    seen: Sequence[tuple[int, np.ndarray]] = ()  # lanes, and int32 [V] of each
+    fresh: Sequence[tuple[int, int]] = ()  # at most FRESH: lanes, and an id that the answer of each has now
+
+
+@dataclass(slots=True)
 class Rows:
     """The rows of one pass. Rows of one lane stand together; `output_row` names rows whose logits are wanted.
 
@@ -39,6 +54,7 @@ class Rows:
     parent: Sequence[int] = ()  # [R], -1 for what follows the lane's state
     state_slot: Sequence[int] = ()  # [L]
     tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves what a drafter reads in, -1 or () for none
+    wishes: Wishes | None = None  # None where no row is drawn on the device
 
 
 @dataclass(slots=True)
@@ -79,11 +95,12 @@ class Moves:
 
 @dataclass(slots=True)
 class Outcome:
-    """What comes back from a pass: ids and top-two gaps per output row, and its wall time."""
+    """What comes back from a pass: ids and top-two gaps per output row, its wall time, and what it was to draw."""
 
     argmax: list[int]  # [O]
     gap: list[float]  # [O], fp32
     ms: float
+    drawn: Sequence[int] = ()  # [O], -1 where a row wished no draw; empty where none did
 
 
 @dataclass(slots=True)
@@ -117,7 +134,7 @@ class Executor(Protocol):
     def entries(self) -> Sequence[Entry]: ...
 
     def run(self, kind: Kind, rows: Rows) -> Outcome:
-        """One pass of kind extend, verify-chain or verify-tree."""
+        """One pass of kind extend, verify-chain or verify-tree, and what its rows wish drawn behind it."""
         ...
 
     def commit(self, moves: Moves) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tandem.keys import MAX_TREE_ROWS
-from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows, Wishes
 
 
 class Inbox:
@@ -28,6 +28,7 @@ class Inbox:
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
         self._argmax, self._gap = views["argmax"], views["gap"]
         self._guesses = [fields[name] for name in ("draft_token", "draft_logit", "draft_lse") if name in fields]
+        self._drawn, self._fields = views.get("drawn"), fields
         self._block_table = fields["block_table"]
         self._table: np.ndarray | None = None
 
@@ -37,6 +38,8 @@ class Inbox:
         for row, line in enumerate(rows.ancestor or ()):
             _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
         self._set_recurrent(self._parent, rows.parent, rows.state_slot, len(rows.token))
+        if rows.wishes is not None:
+            self._set_wishes(rows.wishes)
 
     def set_draft(self, rows: DraftRows) -> None:
         """The same of a drafter's pass. ValueError also where there is none."""
@@ -57,6 +60,20 @@ class Inbox:
             if len(taps) != len(rows.token):
                 raise ValueError(f"{len(rows.token)} rows that leave {len(taps)} taps")
             _put(self._tap_out, taps)
+
+    def _set_wishes(self, wishes: Wishes) -> None:
+        """ValueError where no device draws, or for more than a pass takes."""
+        if self._drawn is None:
+            raise ValueError("draws are wished of a bundle that has no programs of kind sample")
+        self._fields["wish"][: len(wishes.row)] = wishes.row
+        said, fresh = self._fields["said"], self._fields["fresh"]
+        said[: len(wishes.said)] = -1
+        for row, tokens in enumerate(wishes.said):
+            if tokens:
+                said[row, : len(tokens)] = tokens
+        if wishes.fresh:
+            fresh[: len(wishes.fresh)] = wishes.fresh
+        self._counts[3] = len(wishes.fresh)
 
     def set_moves(self, moves: Moves) -> None:
         self._set_counts(0, 0, len(moves.lane))
@@ -84,9 +101,10 @@ class Inbox:
         self._table = block_table
         return True
 
-    def outcome(self, num_outputs: int, ms: float) -> Outcome:
-        """What a pass that took `ms` gave back."""
-        return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms)
+    def outcome(self, num_outputs: int, ms: float, *, drew: bool = False) -> Outcome:
+        """What a pass that took `ms`, and `drew` tokens, gave back."""
+        drawn = _take(self._drawn, num_outputs) if drew and self._drawn is not None else ()
+        return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms, drawn)
 
     def guesses(self, num_outputs: int, ms: float) -> DraftOutcome:
         """What a drafter's pass that took `ms` gave back."""

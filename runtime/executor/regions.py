@@ -24,6 +24,7 @@ def check_regions(program: Program, layout: IoLayout, weight_bytes: int) -> None
         most = {"weights": weight_bytes, "kv": g.page_bytes, "io": layout.nbytes, "scratch": region.nbytes}
         most |= {"state": g.state_bytes, "factors": g.factor_bytes} if g.recurrent_layers else {}
         most |= {"taps": g.drafter.tap_bytes, "draft_kv": g.drafter.page_bytes} if g.drafter else {}
+        most |= {"seen": g.seen_bytes} if g.draws else {}
         held = most.get(region.name, 0)
         if region.name not in most or region.nbytes > held or (region.name == "io" and region.nbytes != held):
             raise BundleCorrupt(

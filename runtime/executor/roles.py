@@ -1,8 +1,8 @@
 """Whether a program is of the kind that its entry says, told by the fields of io and the regions it is given.
 
 An extend's program in place of a verify's would move a state on by guesses, and a verify's in place of an extend's
-would keep nothing, or write factors of more rows than there are; a drafter's could write what texts are made of. Knows
-nothing of kernels.
+would keep nothing, or write factors of more rows than there are; a drafter's could write what texts are made of, and a
+draw's touches nothing that a pass keeps. Knows nothing of kernels.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from tandem.errors import BundleCorrupt
 from tandem.keys import DRAFTER_KINDS, Kind
 
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
-KV, STATE, LOGITS = "kv", "state", "logits"
+KV, STATE, LOGITS, WEIGHTS = "kv", "state", "logits", "weights"
 TAP, TAP_OUT, DRAFT_KV, GUESSES = "tap", "tap_out", "draft_kv", "draft_token"
 DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES)
 """What is there for a drafter alone."""
+WISHES, SEEN, DRAWN = "wish", "seen", "drawn"
+DRAWS = (WISHES, SEEN, DRAWN)
+"""What is there for draws alone."""
 WORDS = {
-    ANCESTOR: "ancestors", MOVES: "moves", FACTORS: "factors", KV: "the model's K and V", STATE: "states",
-    LOGITS: "logits", TAP: "taps to read", TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V",
-    GUESSES: "guesses",
+    ANCESTOR: "ancestors", MOVES: "moves", KV: "the model's K and V", STATE: "states", TAP: "taps to read",
+    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WISHES: "wishes",
+    SEEN: "what texts have", DRAWN: "a place for draws",
 }  # fmt: skip
+"""How messages call what has another name there; the others go by their own."""
 ALWAYS = {
     Kind.EXTEND: (TAP_OUT,),
     Kind.VERIFY_CHAIN: (FACTORS, TAP_OUT),
@@ -33,15 +37,17 @@ ALWAYS = {
     Kind.COMMIT: (MOVES, FACTORS),
     Kind.DRAFT: (TAP, TAP_OUT, DRAFT_KV, GUESSES),
     Kind.SYNC: (TAP, DRAFT_KV),
+    Kind.SAMPLE: DRAWS,
 }
 """What every program of a kind is given; factors where a model keeps any, a drafter's where there is one."""
 NEVER = {
-    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES),
-    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES),
-    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES),
-    Kind.COMMIT: DRAFTERS,
-    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE),
-    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES),
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, *DRAWS),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
+    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
+    Kind.COMMIT: (*DRAFTERS, *DRAWS),
+    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, *DRAWS),
+    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, *DRAWS),
+    Kind.SAMPLE: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, *DRAFTERS),
 }
 """What none is."""
 
@@ -57,12 +63,16 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
     absent = {*(() if g.recurrent_layers else (FACTORS,)), *(() if g.drafter else DRAFTERS)}
     for name in NEVER.get(kind, ()):
         if name in given and name not in but:
-            raise BundleCorrupt(f"{where}: its program takes {WORDS[name]}, as no {kind} does; rebuild the bundle")
+            raise BundleCorrupt(f"{where}: its program takes {_word(name)}, as no {kind} does; rebuild the bundle")
     for name in ALWAYS.get(kind, ()):
         if name not in given and name not in but and name not in absent:
             raise BundleCorrupt(
-                f"{where}: its program takes no {WORDS[name]}, as every {kind} does; rebuild the bundle"
+                f"{where}: its program takes no {_word(name)}, as every {kind} does; rebuild the bundle"
             )
+
+
+def _word(name: str) -> str:
+    return WORDS.get(name, name)
 
 
 def _given(program: Program, layout: IoLayout) -> set[str]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import ALIGNMENT, Geometry, IoLayout
+from tandem.keys import TARGET_KINDS, Kind
 
 SIZES = st.integers(1, 200)
 
@@ -72,6 +76,30 @@ def test_a_model_with_a_state_is_told_where_it_is() -> None:
     assert more == {"parent": (7,), "move_row": (7,), "state_slot": (3,)}
     assert found.inbox_bytes - dense.inbox_bytes == 3 * ALIGNMENT
     assert all(found.fields[name].offset < found.inbox_bytes for name in more)
+
+
+def test_a_bundle_that_draws_is_told_what_between_rows_and_tables_and_gives_it_back_beside_the_rest() -> None:
+    plain = Geometry(64, 333, 40, 32, 8, 16, 4096, ((2, 64), (2, 64)))
+    drawing = replace(plain, draws=True)
+    before, after = IoLayout(plain), IoLayout(drawing)
+    assert set(after.fields) - set(before.fields) == {"wish", "said", "fresh", "drawn"}
+    shapes = {name: (field.dtype, field.shape) for name, field in after.fields.items()}
+    assert shapes["wish"] == ("int64", (32, 16)) and shapes["said"] == ("int32", (32, 32))
+    assert after.inbox_bytes == before.inbox_bytes == after.fields["wish"].offset  # greedy rounds bring no more
+    names = list(after.fields)
+    assert names.index("block_table") == names.index("fresh") + 1
+    assert names[names.index("drawn") :] == ["drawn", "argmax", "gap", "logits"]
+    assert (plain.kinds, drawing.kinds) == (TARGET_KINDS, (*TARGET_KINDS, Kind.SAMPLE))
+    assert (plain.seen_bytes, drawing.seen_bytes) == (0, 8 * 333 * 4)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_only_a_bundle_that_draws_says_so(draws: bool) -> None:
+    """One from before there were draws is read, and spelt, as ever."""
+    sizes = Geometry(64, 333, 40, 32, 8, 16, 4096, ((2, 64), (2, 64)), draws=draws)
+    spelt = msgspec.json.encode(GeometryRecord.of(sizes))
+    assert (b"draws" in spelt) is draws
+    assert msgspec.json.decode(spelt, type=GeometryRecord).geometry() == sizes
 
 
 def test_states_that_layers_do_not_share_have_a_fault() -> None:

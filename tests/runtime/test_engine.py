@@ -91,6 +91,7 @@ requests_ = st.builds(
     num_pages=st.sampled_from([16, 40]),
     seed=st.none() | st.integers(0, 999),
     kind=st.sampled_from([ScriptedExecutor, RecurrentExecutor]),
+    draws=st.booleans(),
 )
 def test_any_schedule_gives_the_plain_ids(
     asked: list[tuple[Request, int, int | None]],
@@ -100,8 +101,9 @@ def test_any_schedule_gives_the_plain_ids(
     num_pages: int,
     seed: int | None,
     kind: type[ScriptedExecutor],
+    draws: bool,
 ) -> None:
-    executor = kind(num_pages=num_pages)
+    executor = kind(num_pages=num_pages, capacities=geometry(draws=draws))
     engine = engine_for(
         executor,
         [request for request, _, _ in asked],

@@ -20,7 +20,7 @@ from tandem.runtime.exponential import weigh
 from tandem.runtime.noise import word
 from tandem.runtime.request import Sampling
 from tandem.runtime.sampling import draw, validate
-from tests.sampling_reference import drawn, philox, weight
+from tests.sampling_reference import drawn, philox, scale_of, weight
 
 ROOT = Path(__file__).resolve().parents[2]
 FILTERS = [
@@ -181,7 +181,7 @@ def test_a_draw_is_the_one_that_the_page_names(logits: list[float], sampling: Sa
 def test_weights_are_those_of_the_page(logits: list[float], temperature: float) -> None:
     row = np.array([value for value in logits if value < math.inf] or [0.0], np.float32)
     top = row.max() if row.max() > -math.inf else np.float32(0)
-    wanted = [weight(float(value), float(top), temperature) for value in row]
+    wanted = [weight(float(value), float(top), scale_of(temperature)) for value in row]
     np.testing.assert_array_equal(weigh(row, top, temperature), wanted)
 
 

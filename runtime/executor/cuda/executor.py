@@ -78,7 +78,7 @@ class CudaExecutor:
         for program in image.distinct:  # all of them: once it serves, graphs are made, but no code is loaded
             self._modules.functions(program)
         self._graphs = stack.enter_context(ExitStack())
-        self._passes = Passes(stack, driver, layout, self._bases["io"])
+        self._passes = Passes(stack, driver, layout, self._bases["io"], self._bases.get("seen", 0))
         self._slots = Slots(stack, driver, self._bases["state"], self.geometry.state_bytes) if self.num_slots else None
         for name in self._sizes.keys() - {"weights"}:
             driver.fill(self._bases[name], 0 if name == "io" else byte, self._sizes[name], self._passes.stream)
@@ -113,7 +113,8 @@ class CudaExecutor:
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         self._enter()
         graph = self._shelf.graph(kind, len(rows.token), max(rows.position) + 1)
-        return self._passes.run(graph, rows)
+        sample = self._shelf.graph(Kind.SAMPLE, len(rows.output_row), 0) if rows.wishes is not None else None
+        return self._passes.run(graph, rows, sample)
 
     def commit(self, moves: Moves) -> float:
         self._enter()

@@ -76,6 +76,8 @@ def region_bytes(image: Image, num_pages: int) -> dict[str, int]:
     }
     if g.recurrent_layers:
         sizes |= {"state": g.max_lanes * g.state_bytes, "factors": g.factor_bytes}
+    if g.draws:
+        sizes["seen"] = g.seen_bytes
     return {name: nbytes if name == "weights" else max(nbytes, LEAST_BYTES) for name, nbytes in sizes.items()}
 
 

@@ -1,4 +1,4 @@
-"""One pass: rows into pinned memory, one copy in, one launch, one copy back, one wait.
+"""One pass: rows into pinned memory, one copy in, one launch, two where it draws, one copy back, one wait.
 
 Knows nothing of programs; a graph is a handle.
 """
@@ -20,15 +20,18 @@ from tandem.runtime.executor.inbox import Inbox
 class Passes:
     """Runs graphs on a stream of its own over the `io` region at `address`; pinned memory holds all but the logits.
 
+    `seen` is the address of what is kept of lanes' texts, where draws are made.
     Both end with `stack`. The copies read pinned memory while a pass runs, so a pass ends before the next begins.
     """
 
-    def __init__(self, stack: ExitStack, driver: Driver, layout: IoLayout, address: int) -> None:
-        self._driver, self._address = driver, address
+    def __init__(self, stack: ExitStack, driver: Driver, layout: IoLayout, address: int, seen: int = 0) -> None:
+        self._driver, self._address, self._seen = driver, address, seen
         fields = layout.fields
-        table = fields["block_table"]  # right behind the inbox: one copy takes both
-        self._inbox_bytes, self._told_bytes = layout.inbox_bytes, table.offset + table.nbytes
+        table = fields["block_table"]  # behind the inbox and wishes: one copy takes as many as are wanted
+        self._inbox_bytes, self._wishes_bytes = layout.inbox_bytes, table.offset
+        self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
+        self._drawn = fields.get("drawn", self._argmax)
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
         told = (field for field in fields.values() if field is not self._logits)
@@ -39,11 +42,16 @@ class Passes:
         self.stream = owned.stream(stack, driver)
         self._rows: dict[int, np.ndarray] = {}  # logits of the last pass by output, views of `_pinned`
         self._pinned: list[owned.Pinned] = []
+        self._texts: dict[int, owned.Pinned] = {}  # by lane, what is on its way to `seen`
 
-    def run(self, graph: int, rows: Rows) -> Outcome:
+    def run(self, graph: int, rows: Rows, sample: int | None = None) -> Outcome:
+        """`sample` is the graph that draws what `rows` wishes."""
         self._inbox.set_rows(rows)
+        for lane, counts in rows.wishes.seen if rows.wishes is not None else ():
+            self._bring(lane, counts)
         num_outputs = len(rows.output_row)
-        return self._inbox.outcome(num_outputs, self._pass(graph, rows.block_table, num_outputs))
+        ms = self._pass(graph, rows.block_table, num_outputs, sample)
+        return self._inbox.outcome(num_outputs, ms, drew=sample is not None)
 
     def commit(self, graph: int, moves: Moves) -> float:
         self._inbox.set_moves(moves)
@@ -62,16 +70,28 @@ class Passes:
             self._rows[output] = buffer.array.view(self._logits.dtype)
         return self._rows[output]
 
-    def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int) -> float:
+    def _bring(self, lane: int, counts: np.ndarray) -> None:
+        """What the text of `lane` has, int32 [V], on its way in front of the pass."""
+        if lane not in self._texts:
+            self._texts[lane] = owned.pinned(self._stack, self._driver, counts.nbytes)
+        buffer = self._texts[lane]
+        buffer.array.view(np.int32)[:] = counts
+        self._driver.to_device(self._seen + lane * counts.nbytes, buffer.address, counts.nbytes, self.stream)
+
+    def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int, sample: int | None = None) -> float:
         """Milliseconds from the first copy to the end of the last."""
         self._rows.clear()
         driver, stream, host, device = self._driver, self.stream, self._host.address, self._address
         start = time.perf_counter()
-        nbytes = self._told_bytes if self._inbox.set_table(block_table) else self._inbox_bytes
+        nbytes = self._inbox_bytes if sample is None else self._wishes_bytes
+        nbytes = self._told_bytes if self._inbox.set_table(block_table) else nbytes
         driver.to_device(device, host, nbytes, stream)
         driver.launch(graph, stream)
+        if sample is not None:
+            driver.launch(sample, stream)
         if num_outputs:
-            place, end = self._argmax.offset, self._gap.offset + 4 * num_outputs
+            first = self._argmax if sample is None else self._drawn
+            place, end = first.offset, self._gap.offset + 4 * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)
         driver.synchronize(stream)
         return (time.perf_counter() - start) * 1e3

@@ -38,13 +38,13 @@ def choose(places: Sequence[tuple[int, int]], rows: int, length: int) -> int | N
 def require_all(entries: Sequence[EntryProgram], geometry: Geometry) -> None:
     """BundleMismatch, which names the kind, unless every pass that a server may ask for finds one of `entries`."""
     joint = min(geometry.verify_rows, geometry.max_outputs)
-    most = {Kind.EXTEND: geometry.max_rows, Kind.VERIFY_CHAIN: joint, Kind.VERIFY_TREE: joint, Kind.COMMIT: joint}
+    most = dict.fromkeys(geometry.kinds, joint) | {Kind.EXTEND: geometry.max_rows}
     for kind, rows in most.items():
         # What holds the most rows is there for fewer as well, so the longest of these is the longest of all.
         held = [context or ANY for k, context, most_rows, _ in entries if k is kind and (most_rows or ANY) >= rows]
         if not held:
             raise BundleMismatch(f"no {kind} entry takes {rows} rows; compile the bundle again")
-        if kind is not Kind.COMMIT and max(held) < geometry.context_length:
+        if kind not in (Kind.COMMIT, Kind.SAMPLE) and max(held) < geometry.context_length:
             raise BundleMismatch(
                 f"no {kind} entry takes {rows} rows at {geometry.context_length} tokens, the longest ends at "
                 f"{max(held)}; compile the bundle again"

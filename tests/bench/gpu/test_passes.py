@@ -8,6 +8,7 @@ import pytest
 
 from bench.gpu.passes import Passes, answer, bushy, chain, interleaved
 from tandem.keys import Kind
+from tandem.runtime.request import Penalties, Sampling
 from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
 
@@ -42,6 +43,16 @@ def test_steps_and_verifies_are_passes_of_their_kind(rows: int) -> None:
     for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE):
         assert lane.verify(kind, rows, 100) == pytest.approx(1 + rows / 10)
         assert lane.executor.passes[-1] == (kind, rows)
+
+
+def test_rows_are_drawn_with_the_path_to_them() -> None:
+    executor = ScriptedExecutor(capacities=geometry(context_length=256, max_rows=64, draws=True), num_pages=36)
+    lane = Passes(executor)
+    lane.fill(100)
+    for rows in (1, 32):
+        before = executor.draws.drawn
+        lane.draw(rows, 100, Sampling(0.7, top_k=5), Penalties(presence=1.0))
+        assert executor.draws.drawn == before + rows
 
 
 def test_lanes_of_hybrids_have_a_slot_and_commit_whole_paths() -> None:

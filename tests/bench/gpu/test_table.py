@@ -28,18 +28,18 @@ def figure(value: float) -> Figure:
 def test_every_figure_of_the_issue_is_there() -> None:
     assert set(FIGURES) == {
         *("restore", "replay", "step", "verify-1k", "verify-32k", "arithmetic", "prefill", "start", "memory"),
-        *("decode-smollm2", "decode-dense27b", "gap-smollm2", "gap-dense27b"),
+        *("decode-smollm2", "decode-dense27b", "gap-smollm2", "gap-dense27b", "sampled-smollm2"),
         *("hybrid-step", "hybrid-gap", "hybrid-verify-1k", "hybrid-verify-32k", "hybrid-commit", "hybrid-prefill"),
-        *("hybrid-replay", "hybrid-restore", "hybrid-memory", "hybrid-start"),
+        *("hybrid-replay", "hybrid-restore", "hybrid-memory", "hybrid-start", "hybrid-sampled"),
     }
 
 
 def test_figures_are_chosen_by_first_parts_or_by_the_bundles_given() -> None:
     assert chosen("verify,gap-s", {}) == ["gap-smollm2", "verify-1k", "verify-32k"]
     small = chosen(None, {"smollm2": Path("a")})
-    assert small == ["decode-smollm2", "gap-smollm2"]
+    assert small == ["decode-smollm2", "gap-smollm2", "sampled-smollm2"]
     hybrid = chosen(None, {"hybrid27b": Path("a")})
-    assert hybrid == chosen("hybrid", {}) and len(hybrid) == 10
+    assert hybrid == chosen("hybrid", {}) and len(hybrid) == 11
     assert {shape_of(name) for name in set(FIGURES) - {*small, *hybrid}} == {"dense27b"}
     with pytest.raises(SystemExit, match="no figure speed"):
         chosen("speed", {})

@@ -34,14 +34,14 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, see: See, model: str):
 def test_a_dry_run_tells_what_a_bundle_would_hold(run, capfd: pytest.CaptureFixture[str], tmp_path: Path):
     assert run("--dry-run", "--max-seq-len", "2048", "--json") == 0
     plan = json.loads(capfd.readouterr().out)
-    assert (plan["device"], plan["programs"]) == ("cuda-sm90", 2 * 14 + 6 + 1)
-    assert plan["entries"] == ["extend", "verify-chain", "verify-tree", "commit"]
+    assert (plan["device"], plan["programs"]) == ("cuda-sm90", 2 * 14 + 6 + 1 + 7)
+    assert plan["entries"] == ["extend", "verify-chain", "verify-tree", "commit", "sample"]
     # llama: 3 layers of one kv head of 16, K and V in bf16; q is 48 wide, the gate 112, the vocabulary 333.
     assert plan["kv_bytes_per_token"] == 3 * 2 * 16 * 2
     matrices = 2 * 333 * 48 + 3 * (80 * 48 + 48 * 48 + 3 * 112 * 48)
     assert plan["weight_bytes"] == 2 * matrices + 4 * (2 * 3 + 1) * 48 and list(tmp_path.iterdir()) == []
     assert run("--dry-run") == 0
-    assert ["programs", "35"] in [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert ["programs", "42"] in [line.split() for line in capfd.readouterr().out.splitlines()]
 
 
 def test_without_a_gpu_there_is_one_line(run, see: See, capfd: pytest.CaptureFixture[str], tmp_path: Path):

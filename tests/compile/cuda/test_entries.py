@@ -54,6 +54,11 @@ def test_an_extend_of_a_hybrid_moves_states_on_and_is_a_program_of_its_own():
     ]
 
 
+def test_a_bundle_that_draws_has_a_program_for_each_bucket_and_any_context():
+    found = [shape.name for shape in shapes(replace(geometry(4096), draws=True)) if Kind.SAMPLE in shape.kinds]
+    assert found == [f"sample-0-{rows}" for rows in BUCKETS]
+
+
 def test_chunks_are_no_larger_than_a_pass_may_be():
     assert [s.rows for s in shapes(geometry(300, 256)) if s.kinds == (Kind.EXTEND,)] == [64, 128, 256]
     assert [s.rows for s in shapes(geometry(64, 64)) if s.kinds == (Kind.EXTEND,)] == [64]

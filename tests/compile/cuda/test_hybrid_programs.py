@@ -56,12 +56,12 @@ def written(low: Lowered) -> Program:
 def test_every_program_can_be_written(tmp_path: Path, family: str) -> None:
     model = lowered.composer(tmp_path, family)
     made = [lower(model, shape) for shape in shapes(model.geometry)]
-    assert len(made) == 3 * len(BUCKETS) + 3 + 1
+    assert len(made) == 3 * len(BUCKETS) + 3 + 1 + len(BUCKETS)
     for program in made:
         found = written(program)
         assert len(found.launches) == len(program.launches)
         regions = {region.name: region.nbytes for region in found.regions}
-        assert list(regions) == ["weights", "kv", "io", "state", "factors", "scratch"]
+        assert list(regions) == ["weights", "kv", "io", "state", "factors", "seen", "scratch"]
         assert (regions["state"], regions["factors"]) == (model.geometry.state_bytes, model.geometry.factor_bytes)
     wanted = {variant.kernel for program in made for variant in program.variants()}
     assert {*RECURRENT, "sigmoid_gate", "conv_commit", "delta_commit", "kv_move", "rotary_kv_write"} <= wanted

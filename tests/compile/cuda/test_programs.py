@@ -27,6 +27,7 @@ SHAPES = {
     "tree": Shape((Kind.VERIFY_TREE,), 256, 16),
     "chunk": Shape((Kind.EXTEND,), 0, 128),
     "commit": Shape((Kind.COMMIT,), 0, 0),
+    "sample": Shape((Kind.SAMPLE,), 0, 8),
 }
 
 
@@ -52,9 +53,10 @@ def written(low: Lowered, data: Callable[[Variant], object] = repr) -> Program:
 
 def test_regions_are_those_of_the_model(composer: Composer, low: Lowered) -> None:
     regions = {region.name: region for region in written(low).regions}
-    assert list(regions) == ["weights", "kv", "io", "scratch"]
+    assert list(regions) == ["weights", "kv", "io", "seen", "scratch"]
     assert {region.alignment for region in regions.values()} == {64}
     sizes = [regions[name].nbytes for name in ("weights", "kv", "io")]
+    assert regions["seen"].nbytes == 8 * composer.geometry.vocab_size * 4
     io = IoLayout(composer.geometry).nbytes
     # qwen3: 3 layers of 2 kv heads of 20, K and V in bf16, 64 tokens a page.
     assert sizes == [len(composer.weights.data), 3 * 2 * 64 * 2 * 20 * 2, io]
@@ -192,7 +194,7 @@ def test_products_read_their_own_weights_and_no_byte_more(composer: Composer) ->
 
 def test_every_program_of_a_bundle_can_be_written(composer: Composer) -> None:
     made = [lower(composer, shape) for shape in shapes(composer.geometry)]
-    assert len(made) == 14 + 3 + 1  # chunks of 64, 128 and 256 rows
+    assert len(made) == 14 + 3 + 7 + 1  # chunks of 64, 128 and 256 rows
     wanted = {variant for program in made for variant in program.variants()}
     for program in made:
         assert len(written(program).launches) == len(program.launches)

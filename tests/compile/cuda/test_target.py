@@ -110,7 +110,7 @@ def test_capacities_of_a_hybrid_are_those_worked_by_hand(profile: str, item: int
     assert g.factor_bytes == 2 * 32 * (item * 64 + 4 * (2 * 8 + 4 * 8 + 4))
     assert g.fault() is None
     # Extends and chains are programs of their own.
-    assert CudaTarget(GPU).num_programs(g) == 21 + 3 + 1
+    assert CudaTarget(GPU).num_programs(g) == 21 + 3 + 1 + 7
 
 
 def test_a_slot_of_odd_tails_is_whole_floats() -> None:
@@ -149,8 +149,10 @@ def test_capacities_are_those_worked_by_hand(checkpoint: Checkpoint) -> None:
         64, 64, 128, 256, 2048, 2048
     ]  # fmt: skip
     assert g.fault() is None and g.num_layers == 3
-    assert gpu.num_programs(g) == 14 + 3 + 1
-    assert gpu.num_programs(gpu.geometry(spec, BF16, 32_768)) == 6 * 14 + 6 + 1
+    assert gpu.num_programs(g) == 14 + 3 + 1 + 7
+    assert gpu.num_programs(gpu.geometry(spec, BF16, 32_768)) == 6 * 14 + 6 + 1 + 7
+    large = gpu.geometry(replace(spec, vocab_size=(1 << 23) + 1), BF16, 300)
+    assert g.draws and not large.draws and gpu.num_programs(large) == 14 + 3 + 1  # ranks hold no more ids
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def test_a_build_is_a_sound_bundle(
     bundle.verify()
     assert (manifest.device, bundle.on_gpu, bundle.geometry) == ("cuda-sm90", True, plan.geometry)
     keys = [(e.kind, e.context_class, e.rows) for e in manifest.entries]
-    assert len(set(keys)) == len(keys) == 3 * 7 + 3 + 1
+    assert len(set(keys)) == len(keys) == 3 * 7 + 3 + 1 + 7
     files = {(e.kind, e.context_class, e.rows): e.program for e in manifest.entries}
     for rows_ in (1, 2, 4, 8, 16, 24, 32):
         assert files[Kind.EXTEND, 256, rows_] == files[Kind.VERIFY_CHAIN, 256, rows_]

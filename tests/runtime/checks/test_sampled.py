@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tandem.artifacts.io import Geometry
 from tandem.command import run_command
 from tandem.errors import TandemError
 from tandem.runtime import round as rounds
@@ -20,7 +22,7 @@ from tandem.runtime.checks.cli import cli
 from tandem.runtime.checks.expected import by_id, by_rank, distribution
 from tandem.runtime.checks.sampled import Options, Sampled
 from tandem.runtime.checks.sampled_report import SampledReport
-from tandem.runtime.executor.base import Executor
+from tandem.runtime.executor.base import Executor, Wishes
 from tandem.runtime.lane import Lane
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
@@ -42,16 +44,47 @@ def check(
     wrong: Callable[[Executor], Executor] = lambda executor: executor,
     kind: type[ScriptedExecutor] = ScriptedExecutor,
     options: Options = Options(400, 1000, quick=True),  # noqa: B008
+    capacities: Geometry = CAPACITIES,
 ) -> SampledReport:
     def open_executor(num_pages: int) -> Executor:
-        return wrong(kind(capacities=CAPACITIES, num_pages=num_pages))
+        return wrong(kind(capacities=capacities, num_pages=num_pages))
 
     steps: list[str] = []
-    found = Sampled(CAPACITIES, open_executor, PROMPTS, options)
+    found = Sampled(capacities, open_executor, PROMPTS, options)
     report = found.run(steps.append)
     assert len(steps) == found.num_steps()
     found.close()
     return report
+
+
+class Draws:
+    """Has a device draw: `wrong` changes what it is asked before."""
+
+    def __init__(self, wrong: Callable[[Wishes], None] = lambda wishes: None) -> None:
+        self.wrong, self.drawn = wrong, 0
+
+    def __call__(self, executor: Any) -> Executor:
+        usual = executor.draws.draw
+
+        def draw(wishes: Wishes, logits: Sequence[np.ndarray]) -> list[int]:
+            self.wrong(wishes)
+            self.drawn += len(logits)
+            return usual(wishes, logits)
+
+        executor.draws.draw = draw
+        return executor
+
+
+def test_a_device_that_draws_is_held_to_the_hosts_texts(one_manner: Callable[[int], None]) -> None:
+    one_manner(1)  # with filters and penalties
+    sound = Draws()
+    assert check(sound, capacities=replace(CAPACITIES, draws=True)).held and sound.drawn > 1000
+
+    def forget(wishes: Wishes) -> None:
+        wishes.fresh = []
+
+    report = check(Draws(forget), capacities=replace(CAPACITIES, draws=True))
+    assert not report.held and any(texts.differing_ids for texts in report.texts.values())
 
 
 def test_a_sound_engine_is_held() -> None:
