@@ -17,6 +17,7 @@ import click
 from tandem import __version__
 from tandem.command import examples, run_command
 from tandem.errors import BundleError, UsageError
+from tandem.keys import Kind
 
 if TYPE_CHECKING:
     from tandem.artifacts.manifest import Manifest
@@ -169,6 +170,8 @@ def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:
         f"{checkpoint.origin} as {plan.profile.name} for {plan.device}: {proof.cases} comparisons, no bit differs; "
         f"a plain step takes {first['plain']:.1f} ms ({1000 / first['plain']:.0f} tokens a second)"
     )
+    if bundle.manifest.drafter:
+        line += f"\n{bundle.manifest.drafter.kind} drafts along: a guess takes {first[Kind.DRAFT]['1']:.2f} ms"
     if quality is None:
         return line
     return f"{line}\nquality {'within' if quality.held else 'NOT within'} its limits: {quality.summary()}"

@@ -14,7 +14,7 @@ import torch
 
 from tandem.compile import build
 from tandem.compile.cpu import target
-from tandem.keys import TARGET_KINDS
+from tandem.keys import DRAFTER_KINDS, TARGET_KINDS
 from tests.bundles import state_home
 from tests.kernels.harness import library
 
@@ -57,7 +57,7 @@ def ready_library(isa: str, target: Path) -> Iterator[Callable[[], Path]]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> Proving:
     """Builds take the tests' library and a made-up proof: seconds become tenths."""
     curve = {str(rows): 1.0 + rows / 64 for rows in (1, 16, 32)}
-    prices: dict[str, Any] = {kind.value: curve for kind in TARGET_KINDS} | {"plain": curve["1"]}
+    prices: dict[str, Any] = {kind.value: curve for kind in (*TARGET_KINDS, *DRAFTER_KINDS)} | {"plain": curve["1"]}
     proof = {"cases": 3, "differing": 0, "first": []}
     proving = Proving({"proof": proof, "oracle": {"load": []}, "prices": {"256": prices, "step_ms": 0.01}})
     library()  # made by the very function that is exchanged now

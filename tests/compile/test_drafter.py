@@ -86,7 +86,9 @@ def test_the_command_takes_it_along_unless_it_is_not_wanted(
         return run_command(command, "tandem-compile", [str(drafting), *flags]), *capfd.readouterr()
 
     monkeypatch.chdir(tmp_path)
-    assert run("-q")[0] == run("-q", "--drafter", "none", "-o", "none")[0] == 0
+    code, out, err = run()
+    assert (code, out) == (0, "mtp-bf16\n") and "mtp drafts along: a guess takes 1.02 ms" in err
+    assert run("-q", "--drafter", "none", "-o", "none")[0] == 0
     bundle, plain = open_bundle("mtp-bf16"), open_bundle("none")
     assert bundle.manifest.drafter is not None and bundle.kinds[-2:] == (Kind.DRAFT, Kind.SYNC)
     assert plain.manifest.drafter is None and plain.kinds == TARGET_KINDS
