@@ -113,6 +113,13 @@ def test_what_drafts_is_what_was_asked_for(
     assert caplog.records == []
 
 
+def test_where_a_bit_differs_nothing_drafts(
+    bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, guesses: Digests
+) -> None:
+    monkeypatch.setattr(loading, "examine", lambda bundle, executor: (False, {}))
+    assert served_by(monkeypatch, guesses) == (False, False)
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_drafter_that_guesses_otherwise_than_sealed_is_off(
     bundle: list[dict[str, Any]],

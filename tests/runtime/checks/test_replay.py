@@ -114,6 +114,21 @@ def test_what_a_policy_takes_is_its_tokens_rows_and_prices():
     assert (plain.rounds, plain.tokens, plain.rows, plain.ms) == (4, 4, 4, 40.0)
 
 
+@pytest.mark.parametrize(
+    ("branch", "recurrent", "ms"), [(False, False, 10.0), (False, True, 12.0), (True, False, 12.0)]
+)
+def test_a_path_that_has_to_be_moved_costs_a_commit(branch, recurrent, ms):
+    """2 ms for the anchor and two accepted nodes; a line without a state lies in place."""
+    tree = DraftTree.chain(1, [2, 3], [0.9, 0.8], "local")
+    if branch:
+        tree = tree.merged(DraftTree.chain(1, [9], [0.4], "local"))
+    found = text_of([1, 2, 3, 4], {1: [tree]})
+    found.prices["1024"]["commit"] = {"1": 0.5, "2": 0.5, "3": 2.0, "4": 9.0}
+    found.recurrent = recurrent
+    (tally,) = replay(found, ["fixed:8"])["fixed:8"].values()
+    assert (tally.rounds, tally.ms) == (1, ms)
+
+
 def test_a_round_that_the_text_ends_in_is_not_held_against_predictions():
     found = text_of([1, 2, 3], {1: [DraftTree.chain(1, [2, 3, 4, 5], [0.9] * 4, "local")]})
     (tally,) = replay(found, ["staircut"])["staircut"].values()

@@ -46,8 +46,8 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     class Spy(engine.Engine):
         def __init__(self, executor: Executor, *, drafters: Any, models: bool, **options: Any) -> None:
-            assert models is (drafters is not None)
-            seen.append(models)
+            assert not models, "this bundle has no drafting layer"
+            seen.append(drafters is not None)
             super().__init__(executor, drafters=drafters, models=models, **options)
 
     monkeypatch.setattr(engine, "Engine", Spy)

@@ -209,6 +209,10 @@ def test_a_model_that_brings_more_than_a_copy_is_asked_beside_it():
         router.choose([[copy, model]], [100], 32, [0], {"mtp": 1.0})
         router.settle([[*range(10, 20), 99]], 21.0)
     assert router.wants_model([[copy]], [100], 32, [0], "mtp")
+    for _ in range(60):  # rounds in which it was not asked say nothing of it
+        router.choose([[copy]], [100], 32, [0])
+        router.settle([[10, 11, 12, 99]])
+    assert router.wants_model([[copy]], [100], 32, [0], "mtp")
 
 
 def test_a_dear_model_is_asked_less_than_a_cheap_one():
