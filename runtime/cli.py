@@ -77,6 +77,12 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
+@click.option(
+    "--corpus",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Look drafts up in this folder too, which tandem-compile corpus wrote; may be repeated.",
+)
 @click.option("--think-budget", type=click.IntRange(0), help="Most tokens of a block of thoughts.  [default: no bound]")
 @click.option(
     "--think-closing",
@@ -240,7 +246,7 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
     thoughts = ("think_budget", "think_closing", "conductor")
     read = ("tool_call_parser", "reasoning_parser")
-    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name", "request_timeout")}
+    named = {name: flags[name] for name in (*names, "corpus", *thoughts, *read, "served_model_name", "request_timeout")}
     return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
 
 

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from tandem.artifacts.io import Geometry
     from tandem.artifacts.reader import Bundle
+    from tandem.runtime.drafters.suffixes import Shelf
     from tandem.runtime.engine import Engine
     from tandem.runtime.executor.base import Executor
     from tandem.runtime.thinking.model import ThinkingModel
@@ -46,7 +48,8 @@ class LoadOptions:
 
     `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
     parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template. `think_budget`,
-    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do.
+    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do. `corpus` are
+    folders that the lookup searches beside the request's own text.
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
@@ -63,6 +66,7 @@ class LoadOptions:
     think_closing: str | None = None
     conductor: Literal["raw", "on"] = "raw"
     relaxation: Relaxation | None = None
+    corpus: tuple[Path, ...] = ()
     tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
 
@@ -86,10 +90,11 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
+    shelves = _shelves(bundle, options)
     executor = _serving_executor(bundle, options, context_length, num_lanes)
     try:
         tokenizer = read_tokenizer(bundle.tokenizer_path)  # while weights are on their way to a GPU
-        engine = _engine(bundle, executor, options, num_lanes)
+        engine = _engine(bundle, executor, options, num_lanes, shelves)
         thinking = _thinking(manifest.tokenizer.chat_template, tokenizer, options, engine)
     except BaseException:
         with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
@@ -132,7 +137,25 @@ def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, 
     return None
 
 
-def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int) -> Engine:
+def _shelves(bundle: Bundle, options: LoadOptions) -> list[Shelf]:
+    """What is looked up in beside requests. UsageError where nothing is looked up; errors as `open_corpus`."""
+    if not options.corpus:
+        return []
+    from tandem.artifacts.layout import TOKENIZER
+    from tandem.runtime.drafters.corpus import Corpus
+
+    if options.drafter != "lookup":
+        raise UsageError(f"--corpus is what the lookup searches and --drafter {options.drafter} looks nothing up")
+    tokenizer = next(file.sha256 for file in bundle.manifest.files if file.path == TOKENIZER)
+    corpora = [Corpus(path, tokenizer) for path in options.corpus]
+    for corpus in corpora:
+        corpus.check()
+    return [*corpora]
+
+
+def _engine(
+    bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int, shelves: Sequence[Shelf]
+) -> Engine:
     """An engine at this machine's prices, with drafts if no bit differs here."""
     from tandem.prices import PriceModel
     from tandem.runtime.drafters.lookup import lookup_drafters
@@ -145,9 +168,10 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
             "longer the model's; for measurements only",
             options.relaxation,
         )
+    lookup = lookup_drafters(shelves=shelves, vocab_size=executor.geometry.vocab_size)
     return Engine(
         executor,
-        drafters=lookup_drafters() if options.drafter == "lookup" and exact else None,
+        drafters=lookup if options.drafter == "lookup" and exact else None,
         prices=PriceModel(prices),
         max_lanes=num_lanes,
         max_queue=options.max_queue,

@@ -23,5 +23,5 @@ def write(
 ) -> CorpusMeta:
     with CorpusWriter(target, tokenizer, vocab_size, replace=replace) as writer:
         for document in documents:
-            writer.add(np.array(document, np.int32))
+            writer.add(np.array(list(document), np.int32))
         return writer.publish(lambda share: None)
