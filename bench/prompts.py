@@ -6,7 +6,7 @@ All texts lie in `bench/texts/`. Knows nothing of sides or figures.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from answer import begun_again
@@ -38,6 +38,10 @@ class Prompts:
         self._template = ChatTemplate(facts.chat_template, {"bos_token": facts.bos_token, "eos_token": facts.eos_token})
         self._stop_ids = facts.stop_ids
 
+    def prose(self) -> list[Prompt]:
+        """First words of texts, to be gone on with past any end."""
+        return [Prompt(f"prose {i}", self._encode(text)) for i, text in enumerate(REQUESTS["prose"], 1)]
+
     def chats(self) -> list[Prompt]:
         return [self._turn(f"chat {i}", text) for i, text in enumerate(REQUESTS["chat"], 1)]
 
@@ -55,6 +59,15 @@ class Prompts:
     def copy(self) -> Prompt:
         """A source file, then its first lines once more, to be gone on with."""
         return Prompt("copy", self._encode(begun_again()))
+
+    def behind(self, prompt: Prompt, num_tokens: int, files: list[str]) -> Prompt:
+        """`prompt` behind that many tokens of `files`, which have nothing to do with it."""
+        ids: list[int] = []
+        for text in files:
+            if len(ids) < num_tokens:
+                ids += self._encode(f"{text}\n\n")
+        assert len(ids) >= num_tokens
+        return replace(prompt, ids=ids[:num_tokens] + prompt.ids)
 
     def long(self, num_tokens: int) -> Prompt:
         """That many tokens of plain text: the files one after the other."""

@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import msgspec
 
 from tandem.artifacts.io import Geometry
 from tandem.errors import CompileError, ProofError
+from tandem.interrupts import held_back
 from tandem.keys import Kind
 
 MODULE = "tandem.runtime.checks.staged"
@@ -118,14 +120,17 @@ def converse(module: str, request: dict[str, Any], advance: Callable[[str], None
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile("w+", errors="replace") as errors:
         asked.write(json.dumps(request).encode())
         asked.seek(0)
-        child = subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, env=_environment())
+        child: subprocess.Popen[bytes] | None = None
         try:
+            with held_back():
+                child = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=errors, env=_environment())
             if (result := _listen(child, advance)) is not None:
                 return result
             child.wait()
         finally:
-            child.kill()
-            child.wait()
+            if child is not None:
+                with child:  # waits for its end, and closes the pipe
+                    child.kill()
         errors.seek(0)
         last = errors.read().strip().splitlines()[-1:] or [f"exit code {child.returncode}, and not a word"]
     raise CompileError(f"the proving process ended early: {last[0]}")

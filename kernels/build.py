@@ -18,6 +18,7 @@ from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
 
 from tandem.errors import CompileError
+from tandem.interrupts import held_back
 from tandem.kernels.signature import Signature, parse
 
 SOURCES = Path(__file__).parent / "cpu"
@@ -96,7 +97,8 @@ def library_build(isa: str, target: Path) -> Iterator[Callable[[], Path]]:
 
         def start(*words: str) -> None:
             place = os.environ | {"TMPDIR": folder}
-            running.append(subprocess.Popen([*command, *words], stdout=DEVNULL, stderr=PIPE, text=True, env=place))
+            with held_back():
+                running.append(subprocess.Popen([*command, *words], stdout=DEVNULL, stderr=PIPE, text=True, env=place))
 
         def finish() -> Path:
             _wait(running, isa, cxx)

@@ -1,23 +1,21 @@
-"""Bundles of tiny checkpoints, each compiled once per session by the real command.
+"""Bundles of tiny checkpoints, each compiled once per test run by the real command.
 
-Their native code is sealed with a key of the session's own, so that no test touches the user's. All but REAL come of a
+Their native code is sealed with a key of the run's own, so that no test touches the user's. All but REAL come of a
 process that need not import torch, and take the tests' library where C++ would be compiled: the same bytes, as
 `tests/compile/test_build.py` holds.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.kernels.harness import LEVELS, ready_compiler
+from tests.once import once, place
 from tests.tiny import make_checkpoint
 from tests.warm import Process
 
@@ -26,16 +24,9 @@ REAL = ("qwen3", "bf16")
 """The family and profile that the installed command compiles, C++ and all."""
 
 
-@functools.cache
-def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tandem-bundles-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 def state_home() -> Path:
     """The `XDG_STATE_HOME` under which these bundles count as built here."""
-    return _folder() / "state"
+    return place() / "state"
 
 
 @functools.cache
@@ -43,8 +34,14 @@ def compiled(
     family: str, profile: str, *, device: str = "cpu", max_seq_len: int = CONTEXT_LENGTH, **overrides: Any
 ) -> Path:
     """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `overrides` are fields of its config."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_folder()))
-    checkpoint = make_checkpoint(folder / "checkpoint", family, **overrides)
+    asked = (family, profile, device, max_seq_len, sorted(overrides.items()))
+    return once(repr(asked), lambda folder: _compile(folder, *asked)) / profile
+
+
+def _compile(
+    folder: Path, family: str, profile: str, device: str, max_seq_len: int, overrides: list[tuple[str, Any]]
+) -> None:
+    checkpoint = make_checkpoint(folder / "checkpoint", family, **dict(overrides))
     command = [str(checkpoint), "-o", str(folder / profile), "-q"]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
@@ -59,4 +56,3 @@ def compiled(
         errors = process.communicate()[1]
         process.close()
         assert process.returncode == 0, errors
-    return folder / profile

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.once import begin, once
+
 ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-# No deadline: the machine's cores may be shared, and no test is about time.
-settings.register_profile("tandem", deadline=None, print_blob=True)
+# No deadline: the machine's cores may be shared, and no test is about time. The same examples in every run, so that it
+# tells of the change at hand alone; `--hypothesis-profile=explore` looks at new ones.
+settings.register_profile("tandem", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("tandem")
 
 
@@ -20,6 +24,11 @@ def _checkpoint() -> Path | None:
     named = os.environ.get("TANDEM_SMOLLM2_GGUF")
     path = Path(named) if named else ROOT / ".cache" / CHECKPOINT
     return path if path.is_file() else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if end := begin():
+        config.add_cleanup(end)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,8 +49,8 @@ def smollm2_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bf16 bundle of the real checkpoint for this machine's CPU, built once per session by the real command.
+def smollm2_bundle(smollm2_gguf: Path) -> Path:
+    """A bf16 bundle of the real checkpoint for this machine's CPU, built once per run by the real command.
 
     Its context is short, since all classes of it are measured; its library and key are the tests' own, as in `bundles`.
     """
@@ -49,12 +58,13 @@ def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory)
     from tests.kernels.harness import ready_compiler
     from tests.warm import Process
 
-    folder = tmp_path_factory.mktemp("smollm2")
-    words = [str(smollm2_gguf), "--profile", "bf16", "-o", str(bundle := folder / "bf16"), "-q"]
-    words += ["--device", "cpu", "--max-seq-len", "1024"]
-    own = {"CXX": str(ready_compiler(folder / "c++")), "XDG_STATE_HOME": str(state_home())}
-    process = Process(words, folder, os.environ | own)
-    errors = process.communicate()[1]
-    process.close()
-    assert process.returncode == 0, errors
-    return bundle
+    def build(folder: Path) -> None:
+        words = [str(smollm2_gguf), "--profile", "bf16", "-o", str(folder / "bf16"), "-q"]
+        words += ["--device", "cpu", "--max-seq-len", "1024"]
+        own = {"CXX": str(ready_compiler(folder / "c++")), "XDG_STATE_HOME": str(state_home())}
+        process = Process(words, folder, os.environ | own)
+        errors = process.communicate()[1]
+        process.close()
+        assert process.returncode == 0, errors
+
+    return once("smollm2", build) / "bf16"

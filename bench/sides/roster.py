@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sides.process import Side, SideError
 
@@ -55,11 +57,15 @@ class Roster:
     peers: Path
     threads: int
 
-    def ours(self, profile: str) -> Side:
-        """Our side of that profile. Raises SideError if there is no such bundle or it does not load."""
+    def ours(self, profile: str, **options: Any) -> Side:
+        """Our side of that profile; `options` are fields of `LoadOptions`.
+
+        Raises SideError if there is no such bundle or it does not load.
+        """
         if profile not in self.bundles:
             raise SideError(f"tandem {profile}: there is no bundle of this profile")
-        return Side(f"tandem {profile}", Path(sys.executable), "sides.tandem_bundle", self.bundles[profile], self._n)
+        arguments = (self.bundles[profile], self._n, json.dumps(options))
+        return Side(f"tandem {profile}", Path(sys.executable), "sides.tandem_bundle", *arguments)
 
     def peer(self, peer: Peer) -> Side:
         """A peer. Raises SideError if it is not installed or does not start."""

@@ -1,10 +1,12 @@
 """Our side: a bundle loaded as `tandem-run` loads it, and asked through its worker.
 
-Arguments: bundle, threads. A request's `speculate` chooses between lookup and plain decoding, `stop_ids` end it early.
+Arguments: bundle, threads, and further fields of `LoadOptions` as JSON. A request's `speculate` chooses between drafts
+and plain decoding, `stop_ids` end it early, `temperature` and `seed` are its sampling.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from threading import Event
@@ -34,15 +36,21 @@ class Collected:
 def load() -> tuple[str, Generate]:
     from tandem import __version__
     from tandem.runtime.loading import LoadOptions, load
-    from tandem.runtime.request import Request
+    from tandem.runtime.request import Request, Sampling
 
-    service = load(Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2]), max_num_seqs=1))
+    more = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    service = load(Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2]), max_num_seqs=1, **more))
 
     def generate(
-        ids: list[int], num_tokens: int, speculate: bool = False, stop_ids: tuple[int, ...] = ()
+        ids: list[int],
+        num_tokens: int,
+        speculate: bool = False,
+        stop_ids: tuple[int, ...] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
     ) -> dict[str, Any]:
-        sink = Collected()
-        request = Request(tuple(ids), num_tokens, stop_ids=frozenset(stop_ids), speculate=speculate)
+        sink, sampling = Collected(), Sampling(temperature, seed=seed)
+        request = Request(tuple(ids), num_tokens, sampling, frozenset(stop_ids), speculate)
         service.worker.submit(request, sink)
         sink.done.wait()
         if sink.error:

@@ -10,6 +10,9 @@ import hmac
 import logging
 import re
 import uuid
+from contextlib import suppress
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -58,7 +61,7 @@ class Edge:
             await send(message)
             whole = message["type"] == "http.response.body" and not message.get("more_body")
 
-        refusal = self._refusal(scope["path"], headers)
+        refusal = self._refusal(scope, headers)
         try:
             await (self._app if refusal is None else error_response(refusal))(scope, receive, send_with_id)
         except Exception:
@@ -67,13 +70,14 @@ class Edge:
             # uvicorn would close the connection behind the answer, with the client's next request on its way.
             _logger.exception("a request failed")
 
-    def _refusal(self, path: str, headers: Headers) -> Exception | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Exception | None:
+        path = scope["path"]
         if "content-length" in headers and "transfer-encoding" in headers:
             # A proxy in front may see another end of the body: what follows it is not to be trusted.
             return HTTPException(
                 400, "content-length and transfer-encoding exclude each other", {"connection": "close"}
             )
-        if path not in OPEN and self._api_key is None and _foreign(headers):
+        if path not in OPEN and self._api_key is None and _foreign(headers, scope.get("server")):
             return RequestError(
                 "a page of another origin may not use this server; serve with an API key to allow it", status=403
             )
@@ -93,10 +97,32 @@ class Edge:
         return None
 
 
-def _foreign(headers: Headers) -> bool:
-    """Whether a browser sends this for a page of another origin: it says so, and would do it for any page."""
+def _foreign(headers: Headers, server: tuple[str, int | None] | None) -> bool:
+    """Whether a browser sends this for a page of another origin: it says so, and would do it for any page.
+
+    `server` is the socket's own address. One that only this machine reaches has no name of its own: a page that calls
+    it by one comes from elsewhere, and had the name resolved anew (DNS rebinding).
+    """
     origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
+    if origin is None:
+        return False
+    host = headers.get("host", "")
+    return origin.partition("://")[2] != host or (_is_loopback(server) and not _names_this_machine(host))
+
+
+def _is_loopback(server: tuple[str, int | None] | None) -> bool:
+    return server is not None and (server[0] == "::1" or server[0].startswith("127."))
+
+
+def _names_this_machine(host: str) -> bool:
+    """Whether a Host header is an address, or a name that no resolver is asked for."""
+    with suppress(ValueError):  # of what is neither
+        name = urlsplit(f"//{host}").hostname or ""
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        ip_address(name)
+        return True
+    return False
 
 
 async def read_limited(request: Request, max_bytes: int, patience: float = BODY_SECONDS) -> bytes:

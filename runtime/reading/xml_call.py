@@ -111,7 +111,7 @@ class XmlCall:
                 self._add(place)
                 self._look = place
                 return False
-            if ended:
+            if ended >= 0:
                 self._add(place)
                 self._add_piece(self._value.end())
                 self._go(self._between, ended)
@@ -125,7 +125,7 @@ class XmlCall:
         return False
 
     def _ends(self, place: int) -> int | None:
-        """Where the text goes on if the value ends at `place`, 0 if it does not, None if more text must tell."""
+        """Where the text goes on if the value ends at `place`, -1 if it does not, None if more text must tell."""
         text = self._text
         for end, followers in ENDS:
             if text.startswith(end, place):
@@ -135,10 +135,10 @@ class XmlCall:
                 goes_on = after if end == END_VALUE else place
                 if any(next_tag.startswith(tag) for tag in followers) or (self._is_last and not next_tag):
                     return goes_on
-                return None if not self._is_last and any(tag.startswith(next_tag) for tag in followers) else 0
+                return None if not self._is_last and any(tag.startswith(next_tag) for tag in followers) else -1
             if not self._is_last and end.startswith(text[place : place + len(end)]):
                 return None
-        return 0
+        return -1
 
     def _add(self, end: int, *, keep: bool = False) -> None:
         """The value's text up to `end`, but for one line's end just before it, which may belong to the tag."""

@@ -19,6 +19,7 @@ import torch
 from tandem.device import ISA_FLAGS
 from tandem.kernels import build
 from tandem.runtime.executor.library import LAUNCH, Library
+from tests.once import alone
 
 CACHE = Path(__file__).resolve().parents[2] / ".pytest_cache" / "d" / "kernels"
 CANARY = np.float32(-7.77e7)
@@ -49,13 +50,13 @@ def kept(name: str, made_of: Sequence[str], make: Callable[[Path], Path]) -> Pat
     """What the C++ compiler makes of `made_of`, from the cache where neither has changed."""
     compiler = build.compiler_version(build.compiler())
     target = CACHE / f"{name}-{hashlib.sha256(repr((*made_of, compiler)).encode()).hexdigest()[:16]}.so"
-    if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        for stale in CACHE.glob(f"{name}-{'?' * 16}.so"):
-            stale.unlink(missing_ok=True)
-        # Other sessions may build beside this one: the finished file appears whole or not at all.
-        make(partial := target.with_suffix(f".{os.getpid()}"))
-        partial.rename(target)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with alone(CACHE / f"{name}.lock"):  # other processes wait for what this one makes
+        if not target.exists():
+            for stale in CACHE.glob(f"{name}-{'?' * 16}.so"):
+                stale.unlink(missing_ok=True)
+            make(partial := target.with_suffix(f".{os.getpid()}"))
+            partial.rename(target)
     return target
 
 

@@ -130,6 +130,30 @@ def test_a_page_of_its_own_needs_none(client: TestClient) -> None:
     assert client.post("/v1/completions", json={"prompt": "x"}, headers=own).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:1", 200),
+        ("app.localhost", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+        ("notlocalhost", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("[::1", 403),
+    ],
+)
+def test_names_that_a_resolver_gave_to_loopback_need_a_key(host: str, status: int) -> None:
+    """DNS rebinding: a page of another host whose name now leads here has the origin that it asks."""
+    headers = {"host": host, "origin": f"http://{host}", "content-type": "application/json"}
+    with on_loopback(build_app(scripted_service(ScriptedWorker([[65]])))) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+        connection.request("POST", "/v1/completions", '{"prompt": "x"}', headers)
+        assert connection.getresponse().status == status
+        connection.close()
+
+
 def test_a_connection_outlives_a_bug(caplog: pytest.LogCaptureFixture) -> None:
     """uvicorn would close it behind the answer, and a client's next request would go nowhere."""
     with on_loopback(build_app(scripted_service(Broken()))) as url:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tandem.runtime.reading.formats import Format, Reading
@@ -111,6 +111,7 @@ FRAGMENTS = [
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=40), cuts, st.sampled_from(Format), st.booleans())
+@example(["<tool_call>", "<function=find>", "<parameter=text>", "</tool_call>"], [1], Format.HERMES, False)
 @settings(max_examples=200)
 def test_whatever_a_model_writes(fragments: list[str], sizes: list[int], form: Format, cut: bool) -> None:
     """Pieces change nothing, arguments are JSON, and where there is no call nothing is lost."""
