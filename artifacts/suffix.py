@@ -130,18 +130,22 @@ def verify(path: Path, progress: digest.Progress | None = None) -> CorpusMeta:
 
 def map_ids(path: Path, name: str, count: int) -> memoryview:
     """The first `count` int32 numbers of a file, mapped read-only. BundleCorrupt if there are fewer."""
-    if sys.byteorder != "little":
-        raise BundleMismatch(f"{path}: this machine's byte order is not that of the file; leave it out")
-    if not count:
-        return memoryview(b"").cast("i")
     descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_size < 4 * count:
             raise BundleCorrupt(f"{path / name}: shorter than {4 * count} bytes; {REMEDY}")
-        mapped = mmap.mmap(descriptor, 4 * count, mmap.MAP_SHARED, mmap.PROT_READ)
+        return map_open(descriptor, count)
     finally:
         os.close(descriptor)
-    return memoryview(mapped).cast("i")
+
+
+def map_open(descriptor: int, count: int) -> memoryview:
+    """The same of an open file that has them."""
+    if sys.byteorder != "little":
+        raise BundleMismatch("suffixes are looked up on little-endian machines only; leave them out here")
+    if not count:
+        return memoryview(b"").cast("i")
+    return memoryview(mmap.mmap(descriptor, 4 * count, mmap.MAP_SHARED, mmap.PROT_READ)).cast("i")
 
 
 def _size(path: Path) -> int:

@@ -20,6 +20,7 @@ from tandem import __version__
 from tandem.command import examples, run_command
 from tandem.errors import UsageError
 from tandem.runtime.api_key import VARIABLES, api_key
+from tandem.runtime.drafters.flags import shelf_flags, shelf_options
 
 if TYPE_CHECKING:
     from tandem.runtime.loading import LoadOptions
@@ -77,12 +78,7 @@ EXAMPLES = examples(
     help="Answer in JSON that the schema in this file accepts.",
 )
 @click.option("--drafter", type=click.Choice(["lookup", "none"]), default="lookup", help="Never changes the text.")
-@click.option(
-    "--corpus",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Look drafts up in this folder too, which tandem-compile corpus wrote; may be repeated.",
-)
+@shelf_flags
 @click.option("--think-budget", type=click.IntRange(0), help="Most tokens of a block of thoughts.  [default: no bound]")
 @click.option(
     "--think-closing",
@@ -246,8 +242,8 @@ def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     names = ("drafter", "threads", "gpu_memory_utilization", "max_model_len", "max_queue", "trust_native", "trust_keys")
     thoughts = ("think_budget", "think_closing", "conductor")
     read = ("tool_call_parser", "reasoning_parser")
-    named = {name: flags[name] for name in (*names, "corpus", *thoughts, *read, "served_model_name", "request_timeout")}
-    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), **named)
+    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name", "request_timeout")}
+    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), shelves=shelf_options(flags), **named)
 
 
 def _relaxation(flags: dict[str, Any]) -> Relaxation | None:

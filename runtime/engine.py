@@ -253,6 +253,7 @@ class Engine:
         self._slots.release(lane.index)
         self.router.close(lane.index)
         self._idle_lanes.append(lane.index)
+        lane.end()
         _notify(lane.ticket, reason, lane.stats, error)
 
     def _end_all(self, reason: FinishReason, error: TandemError | None) -> None:

@@ -163,6 +163,15 @@ class Lane:
         except Exception:
             self._drop_drafter()
 
+    def end(self) -> None:
+        """Tell the drafter that the text is over."""
+        if self.drafter is None:
+            return
+        try:
+            self.drafter.end()
+        except Exception:
+            self._drop_drafter()
+
     def deliver(self, tokens: list[int]) -> None:
         """Hand committed tokens to the sink; a sink that fails cancels the lane."""
         if self.ticket.cancelled:

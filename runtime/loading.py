@@ -10,8 +10,7 @@ import ctypes
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +18,7 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.reading.formats import Format, format_of, thinks
 from tandem.runtime.relaxed import Relaxation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tandem.artifacts.io import Geometry
     from tandem.artifacts.reader import Bundle
-    from tandem.runtime.drafters.suffixes import Shelf
+    from tandem.runtime.drafters.shelves import Shelves
     from tandem.runtime.engine import Engine
     from tandem.runtime.executor.base import Executor
     from tandem.runtime.thinking.model import ThinkingModel
@@ -48,8 +48,8 @@ class LoadOptions:
 
     `threads` is for CPUs; `gpu_memory_utilization`, the share of a GPU's memory that may be taken, for GPUs. Both
     parsers say how answers hold tool calls and thoughts; "auto" goes by the chat template. `think_budget`,
-    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do. `corpus` are
-    folders that the lookup searches beside the request's own text.
+    `think_closing` and `conductor` are for models that think; `runtime.thinking` says what they do. `shelves` are
+    what the lookup searches beside the request's own text.
     """
 
     drafter: Literal["lookup", "none"] = "lookup"
@@ -66,7 +66,7 @@ class LoadOptions:
     think_closing: str | None = None
     conductor: Literal["raw", "on"] = "raw"
     relaxation: Relaxation | None = None
-    corpus: tuple[Path, ...] = ()
+    shelves: ShelfOptions = field(default_factory=ShelfOptions)
     tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
 
@@ -91,17 +91,21 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     shelves = _shelves(bundle, options)
-    executor = _serving_executor(bundle, options, context_length, num_lanes)
+    executor = None
     try:
+        executor = _serving_executor(bundle, options, context_length, num_lanes)
         tokenizer = read_tokenizer(bundle.tokenizer_path)  # while weights are on their way to a GPU
         engine = _engine(bundle, executor, options, num_lanes, shelves)
         thinking = _thinking(manifest.tokenizer.chat_template, tokenizer, options, engine)
     except BaseException:
+        for close in shelves.closing:
+            close()
         with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
-            executor.close()
+            if executor is not None:
+                executor.close()
         raise
     _trim_heap()
-    worker = Worker(engine)
+    worker = Worker(engine, shelves.closing)
     worker.start()
     facts, tools, thoughts = manifest.tokenizer, options.tool_call_parser, options.reasoning_parser
     return Service(
@@ -137,25 +141,20 @@ def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, 
     return None
 
 
-def _shelves(bundle: Bundle, options: LoadOptions) -> list[Shelf]:
-    """What is looked up in beside requests. UsageError where nothing is looked up; errors as `open_corpus`."""
-    if not options.corpus:
-        return []
+def _shelves(bundle: Bundle, options: LoadOptions) -> Shelves:
+    """What is looked up in beside requests. UsageError where nothing is looked up; errors as `open_shelves`."""
     from tandem.artifacts.layout import TOKENIZER
-    from tandem.runtime.drafters.corpus import Corpus
+    from tandem.runtime.drafters.shelves import Shelves, open_shelves
 
+    if not (asked := options.shelves.flags):
+        return Shelves()
     if options.drafter != "lookup":
-        raise UsageError(f"--corpus is what the lookup searches and --drafter {options.drafter} looks nothing up")
+        raise UsageError(f"{asked} is for the lookup, and --drafter {options.drafter} looks nothing up; leave it out")
     tokenizer = next(file.sha256 for file in bundle.manifest.files if file.path == TOKENIZER)
-    corpora = [Corpus(path, tokenizer) for path in options.corpus]
-    for corpus in corpora:
-        corpus.check()
-    return [*corpora]
+    return open_shelves(options.shelves, tokenizer, bundle.geometry.vocab_size)
 
 
-def _engine(
-    bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int, shelves: Sequence[Shelf]
-) -> Engine:
+def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int, shelves: Shelves) -> Engine:
     """An engine at this machine's prices, with drafts if no bit differs here."""
     from tandem.prices import PriceModel
     from tandem.runtime.drafters.lookup import lookup_drafters
@@ -168,7 +167,7 @@ def _engine(
             "longer the model's; for measurements only",
             options.relaxation,
         )
-    lookup = lookup_drafters(shelves=shelves, vocab_size=executor.geometry.vocab_size)
+    lookup = lookup_drafters(**shelves.lookup)
     return Engine(
         executor,
         drafters=lookup if options.drafter == "lookup" and exact else None,

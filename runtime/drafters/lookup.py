@@ -5,7 +5,10 @@ Knows nothing of prices, other lanes or the target model.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from tandem.runtime.drafters.index import ORDERS, ContextIndex
 from tandem.runtime.drafters.rates import LOCAL, CopyRates
@@ -20,7 +23,8 @@ SHELF_WEIGHT = 0.5
 class LookupDrafter:
     """Lookup over prompt and output of one lane, and over `shelves`, of which the longest matches alone speak.
 
-    `min_order` (2 to 8) is the shortest match in the request that may, `shelf_order` (up to 8) on a shelf.
+    `min_order` (2 to 8) is the shortest match in the request that may, `shelf_order` (up to 8) on a shelf. `record`
+    takes the ids of a text that is over, those of its prompt only `with_prompt`.
     """
 
     def __init__(
@@ -32,6 +36,8 @@ class LookupDrafter:
         min_order: int = ORDERS[-1],
         shelf_order: int = MIN_ORDER,
         window: int = 32_768,
+        record: Callable[[array[int]], None] | None = None,
+        with_prompt: bool = True,
     ) -> None:
         for name, order in (("min_order", min_order), ("shelf_order", shelf_order)):
             if not ORDERS[-1] <= order <= ORDERS[0]:
@@ -40,6 +46,8 @@ class LookupDrafter:
         self._min_order, self._vocab_size = min_order, vocab_size
         self._index = ContextIndex(window)
         self._searches = [SuffixSearch(shelf, shelf_order) for shelf in shelves]
+        self._record, self._with_prompt = record, with_prompt
+        self._text = array("i")
         self._witnesses = Witnesses()
         self._line: list[int] = []
         self._run = 0  # tokens of the text that followed the lines proposed, without a break
@@ -47,6 +55,7 @@ class LookupDrafter:
     def begin(self, prompt: Sequence[int]) -> None:
         self._index.begin(prompt)
         self._grow(len(prompt))
+        self._text = array("i", prompt if self._record and self._with_prompt else ())
         self._witnesses, self._line, self._run = Witnesses(), [], 0
 
     def propose(self, max_nodes: int) -> list[DraftTree]:
@@ -73,6 +82,12 @@ class LookupDrafter:
         for token in tokens:
             self._index.append(token)
         self._grow(len(tokens))
+        if self._record:
+            self._text.extend(tokens)
+
+    def end(self) -> None:
+        if self._record:
+            self._record(self._text)
 
     def _grow(self, count: int) -> None:
         for search in self._searches:
@@ -114,21 +129,6 @@ def _after(tokens: list[int], place: int) -> list[int]:
     return line if len(line) == REACH else (line * (-(-REACH // len(line))))[:REACH]
 
 
-def lookup_drafters(
-    *,
-    shelves: Sequence[Shelf] = (),
-    vocab_size: int = 2**31,
-    min_order: int = ORDERS[-1],
-    shelf_order: int = MIN_ORDER,
-    window: int = 32_768,
-) -> Callable[[], LookupDrafter]:
-    """A factory of drafters, one per lane, that share what they learn of how far copies go."""
-    rates = CopyRates()
-    return lambda: LookupDrafter(
-        rates,
-        shelves=shelves,
-        vocab_size=vocab_size,
-        min_order=min_order,
-        shelf_order=shelf_order,
-        window=window,
-    )
+def lookup_drafters(**options: Any) -> Callable[[], LookupDrafter]:
+    """A factory of drafters with these options, one per lane, that share what they learn of how far copies go."""
+    return partial(LookupDrafter, CopyRates(), **options)

@@ -16,6 +16,7 @@ from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime import loading
 from tandem.runtime.delivery import End, Event
+from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
@@ -76,7 +77,7 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
 
 def test_a_corpus_is_looked_up_in(bundle: list[dict[str, Any]], tmp_path: Path) -> None:
     write(tmp_path / "c", [b"xyz0123456789012345678901234567890123456789"], vocab_size=258)
-    service = load(Path("x"), LoadOptions(corpus=(tmp_path / "c",)))
+    service = load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",))))
     try:
         ends: queue.Queue[Event] = queue.Queue()
         service.submit(service.request(tuple(b"abc"), max_tokens=14), [], ends.put)
@@ -91,9 +92,9 @@ def test_a_corpus_that_was_asked_for_and_does_not_fit_is_an_error(bundle: list[d
     write(tmp_path / "c", [b"abc"], vocab_size=258, tokenizer="cd" * 32)
     for path, error, part in (("c", BundleMismatch, "tokenizer cdcdcdcd"), ("d", BundleError, "nothing there")):
         with pytest.raises(error, match=part):
-            load(Path("x"), LoadOptions(corpus=(tmp_path / path,)))
+            load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / path,))))
     with pytest.raises(UsageError, match="--drafter none"):
-        load(Path("x"), LoadOptions(corpus=(tmp_path / "c",), drafter="none"))
+        load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",)), drafter="none"))
     assert bundle == []  # told before anything is loaded
 
 
