@@ -21,7 +21,7 @@ from tandem.artifacts.record import Capacity, Digest, Record
 from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 
 META, LOG, NEW = "meta.json", "tokens.bin", "tokens.new"
-REMEDY = "take the folder away, or name another one"
+REMEDY = "name another folder, or take this one away if it is nothing else"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 

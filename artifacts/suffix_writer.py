@@ -68,6 +68,7 @@ class CorpusWriter:
             documents=self.num_documents,
             tokens=tokens,
             suffixes=self._sort(progress),
+            kind="corpus",
             format=1,
             order=8,
         )

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=PRIOR_FILE)
     options = parser.parse_args()
     corpus = read_meta(options.corpus)
-    table = open_corpus(options.corpus, corpus.tokenizer)
+    table = open_corpus(options.corpus, corpus.tokenizer).with_heads()
     alone, beside = Tally(), Tally()
     held_out = [text for path in options.texts for text in texts(path, options.limit)]
     for number, text in enumerate(held_out, 1):

@@ -77,7 +77,7 @@ def rounds(drafter: LookupDrafter, text: list[int], times: dict[str, list[float]
         times["search"].append(1e6 * (time.thread_time() - began))
         return found
 
-    drafter._witness = witness  # type: ignore[method-assign]
+    drafter._witness = witness
     drafter.begin(text[:PROMPT])
     at = PROMPT
     while at < len(text):
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = write(Path(folder) / "corpus", pool, options.tokens)
         before = memory("RssAnon")
-        table = open_corpus(Path(folder) / "corpus", TOKENIZER)
+        table = open_corpus(Path(folder) / "corpus", TOKENIZER).with_heads()
         starts = np.random.default_rng(1).integers(0, len(table.tokens) - 2 * DOCUMENT, 8)
         documents = [[t for t in table.tokens[s : s + DOCUMENT].tolist() if t < VOCAB] for s in starts]
         print(

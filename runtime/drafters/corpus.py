@@ -40,6 +40,7 @@ class Corpus:
     def _check(self) -> None:
         try:
             suffix.verify(self.path)
+            self.table = self.table and self.table.with_heads()
         except (BundleError, OSError) as error:
             self.table = None
             log.warning("corpus %s is not looked up in any more: %s", self.path, error)

@@ -144,4 +144,4 @@ class SuffixStore:
                 count += len(places)
             file.flush()
             suffixes = suffix.map_open(file.fileno(), count)
-        self.table = SuffixTable(tokens, suffixes) if count else None
+        self.table = SuffixTable(tokens, suffixes).with_heads() if count else None

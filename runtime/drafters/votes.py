@@ -39,6 +39,7 @@ class Witnesses:
     after: list[list[int]] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    _polled: dict[tuple[int, int], list[Vote]] = field(default_factory=dict)
 
     def add(self, after: Sequence[list[int]], weights: Sequence[float], source: str) -> None:
         """More witnesses, all from one place."""
@@ -51,7 +52,15 @@ class Witnesses:
         return list(range(len(self.after)))
 
     def poll(self, voters: Sequence[int], depth: int) -> list[Vote]:
-        """What those of `voters` who agree with the first `depth` tokens say next: most mass first, then as added."""
+        """What `voters`, all who said the same `depth` tokens, say next: most mass first, then as added."""
+        if not voters:
+            return []
+        known = (depth, voters[0])  # who said the same once stays together, so one of them tells who the others are
+        if known not in self._polled:
+            self._polled[known] = self._poll(voters, depth)
+        return self._polled[known]
+
+    def _poll(self, voters: Sequence[int], depth: int) -> list[Vote]:
         votes: dict[int, list[int]] = {}
         for voter in voters:
             line = self.after[voter]

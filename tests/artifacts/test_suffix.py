@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.artifacts import suffix
-from tandem.artifacts.suffix import META, SEPARATOR, SUFFIXES, TOKENS, SuffixTable, open_corpus, verify
+from tandem.artifacts.suffix import META, NO_ID, SEPARATOR, SUFFIXES, TOKENS, SuffixTable, open_corpus, verify
 from tandem.artifacts.suffix_sort import ORDER, sort_suffixes
 from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 from tests.artifacts.corpora import TOKENIZER, write
@@ -67,20 +67,28 @@ def test_the_text_is_looked_through_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 @given(
     st.lists(st.integers(0, 2) | st.just(SEPARATOR), min_size=1, max_size=80),
     st.lists(st.integers(0, 3), min_size=1, max_size=ORDER),
+    st.integers(1, 9),
+    st.sampled_from([0, NO_ID - 2, 2**30 - 3]),
 )
-def test_a_search_finds_every_place_and_no_other(tokens: list[int], ids: list[int]) -> None:
-    tokens = [*tokens, SEPARATOR]
-    table = table_of(tokens, 3)
-    low, high = table.find(ids)
-    found = sorted(table.suffixes[low:high].tolist())
-    assert found == [place for place in range(len(tokens)) if tokens[place : place + len(ids)] == ids]
+def test_a_search_finds_every_place_and_no_other(tokens: list[int], ids: list[int], stride: int, least: int) -> None:
+    """Also where heads cannot hold the ids."""
+    tokens = [token if token == SEPARATOR else token + least for token in tokens] + [SEPARATOR]
+    ids = [token + least for token in ids]
+    places = [place for place in range(len(tokens)) if tokens[place : place + len(ids)] == ids]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suffix, "STRIDE", stride)
+        plain = table_of(tokens, least + 3)
+        for table in (plain, plain.with_heads()):
+            low, high = table.find(ids)
+            assert sorted(table.suffixes[low:high].tolist()) == places
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=30), st.lists(st.integers(-50, 50), max_size=30))
 def test_a_search_in_nonsense_ends(tokens: list[int], places: list[int]) -> None:
-    table = SuffixTable(memoryview(np.array(tokens, np.int32)), memoryview(np.array(places, np.int32)))
-    low, high = table.find([1, 2])
-    assert 0 <= low <= high <= len(places)
+    plain = SuffixTable(memoryview(np.array(tokens, np.int32)), memoryview(np.array(places, np.int32)))
+    for table in (plain, plain.with_heads() if tokens else plain):
+        low, high = table.find([1, 2])
+        assert 0 <= low <= high <= len(places)
 
 
 def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -152,6 +160,8 @@ def link(name: str) -> Callable[[Path], None]:
         (lambda c: (c / "more").touch(), BundleCorrupt, "more: no file of a corpus"),
         (link(TOKENS), BundleCorrupt, "a link"),
         (link(META), BundleCorrupt, META),
+        (changed("kind", "suffix-store"), BundleMismatch, "a suffix-store, not a corpus"),
+        (changed("kind", 7), BundleCorrupt, "kind"),
         (changed("format", 9), BundleMismatch, "format 1 wanted, 9 found"),
         (changed("tokenizer", "cd" * 32), BundleMismatch, "a corpus of the tokenizer cdcdcdcdcdcdcdcd"),
         (changed("tokenizer", 5), BundleCorrupt, "tokenizer"),

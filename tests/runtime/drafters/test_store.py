@@ -21,11 +21,12 @@ from tandem.artifacts.suffix_log import sealed, sound_spans
 from tandem.runtime.drafters import store as module
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.rates import STORE
+from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.drafters.shelves import open_shelves
 from tandem.runtime.drafters.store import SuffixStore
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import Request
+from tandem.runtime.request import FinishReason, Request
 from tests.children import environment
 from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
 
@@ -272,3 +273,29 @@ def test_a_cancelled_request_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
         close()
     (kept,) = documents(tmp_path / "s")  # a request without drafts has no drafter
     assert kept[:3] == [1, 2, 3] and kept[3:] == sink.ids != []
+
+
+class Ending(ScriptedDrafter):
+    """Counts the texts that are over, and then fails."""
+
+    ended = 0
+
+    def end(self) -> None:
+        Ending.ended += 1
+        raise ValueError("too late to matter")
+
+
+def test_a_drafter_hears_once_that_its_text_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    Ending.ended = 0
+    engine = Engine(
+        ScriptedExecutor(), drafters=lambda: Ending({}, [Guess()], VOCAB), prices=FreePrices(), router=EvenRouter()
+    )
+    sinks = [Recorder() for _ in range(3)]
+    tickets = [engine.submit(Request((1, 2), 5), sink) for sink in sinks]
+    engine.step()
+    engine.cancel(tickets[0])
+    while engine.step():
+        pass
+    assert Ending.ended == 3
+    assert [sink.reason for sink in sinks] == [FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.LENGTH]
+    assert "decodes plainly" in caplog.text
