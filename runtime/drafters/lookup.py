@@ -11,17 +11,19 @@ from functools import partial
 from typing import Any
 
 from tandem.runtime.drafters.index import ORDERS, ContextIndex
-from tandem.runtime.drafters.rates import LOCAL, CopyRates
-from tandem.runtime.drafters.suffixes import MIN_ORDER, NOTHING, Shelf, SuffixSearch
+from tandem.runtime.drafters.rates import BOTH, LOCAL, CopyRates
+from tandem.runtime.drafters.suffixes import MIN_ORDER, Found, Shelf, SuffixSearch
 from tandem.runtime.drafters.votes import REACH, Witnesses, vote_line, vote_tree
 from tandem.tree import DraftTree
 
+Voice = tuple[str, list[int] | Found]
+"""A source, and its places in the request or what a shelf said."""
 SHELF_WEIGHT = 0.5
 """What a continuation found on a shelf counts beside one in the request itself."""
 
 
 class LookupDrafter:
-    """Lookup over prompt and output of one lane, and over `shelves`, of which the longest matches alone speak.
+    """Lookup over prompt and output of one lane, and over `shelves`. Matches of one length speak, the surest.
 
     `min_order` (2 to 8) is the shortest match in the request that may, `shelf_order` (up to 8) on a shelf. `record`
     takes the ids of a text that is over, those of its prompt only `with_prompt`.
@@ -49,6 +51,7 @@ class LookupDrafter:
         self._record, self._with_prompt = record, with_prompt
         self._text = array("i")
         self._witnesses = Witnesses()
+        self._unheard: list[tuple[str, int, set[int]]] = []
         self._line: list[int] = []
         self._run = 0  # tokens of the text that followed the lines proposed, without a break
 
@@ -56,7 +59,7 @@ class LookupDrafter:
         self._index.begin(prompt)
         self._grow(len(prompt))
         self._text = array("i", prompt if self._record and self._with_prompt else ())
-        self._witnesses, self._line, self._run = Witnesses(), [], 0
+        self._witnesses, self._unheard, self._line, self._run = Witnesses(), [], [], 0
 
     def propose(self, max_nodes: int) -> list[DraftTree]:
         """The vote tree and the deep line, or the line alone where the tree is a part of it."""
@@ -94,26 +97,47 @@ class LookupDrafter:
             search.grow(count)
 
     def _witness(self) -> Witnesses:
-        """Who saw the longest of all matches."""
+        """Who is heard: of the lengths that were found to agree, that at which copies go on most often."""
         tokens = self._index.tokens
         places, agreed = self._index.places(self._min_order)
-        found = [(search, search.find(tokens)) for search in self._searches]
-        longest = max([agreed, *(seen.agreed for _, seen in found)])
-        witnesses = Witnesses(longest, self._vocab_size)
-        if places and agreed == longest:
-            witnesses.add([_after(tokens, place) for place in places], [1.0] * len(places), LOCAL)
-        for search, seen in found:
-            if seen is not NOTHING and seen.agreed == longest:
-                witnesses.add(seen.after, [SHELF_WEIGHT * count for count in seen.counts], search.source)
+        voices: dict[int, list[Voice]] = {}
+        if places:
+            voices[agreed] = [(LOCAL, places)]
+        for search in self._searches:
+            found = search.find(tokens)
+            if found.agreed:
+                voices.setdefault(found.agreed, []).append((search.source, found))
+        heard = max(voices, key=lambda agreed: self._sureness(agreed, voices), default=0)
+        witnesses = Witnesses(heard, self._vocab_size)
+        for source, seen in voices.pop(heard, ()):
+            if isinstance(seen, Found):
+                witnesses.add(seen.after, [SHELF_WEIGHT * count for count in seen.counts], source)
+            else:
+                witnesses.add([_after(tokens, place) for place in seen], [1.0] * len(seen), source)
+        self._unheard = [(source, agreed, self._said(seen)) for agreed, all_ in voices.items() for source, seen in all_]
         return witnesses
+
+    def _said(self, seen: list[int] | Found) -> set[int]:
+        """The next tokens according to one voice."""
+        if isinstance(seen, Found):
+            return {line[0] for line in seen.after if line and line[0] < self._vocab_size}
+        return {self._index.tokens[place] for place in seen}
+
+    def _sureness(self, agreed: int, voices: dict[int, list[Voice]]) -> tuple[float, int]:
+        sources = {source for source, _ in voices[agreed]}
+        return self._rates.rate(sources.pop() if len(sources) == 1 else BOTH, agreed, self._run), agreed
 
     def _count(self, tokens: Sequence[int]) -> None:
         """Scores the last proposal's witnesses against what came, up to the first step none of them foresaw."""
         witnesses, line, run = self._witnesses, self._line, self._run
+        unheard, self._unheard = self._unheard, []
         self._witnesses, self._line = Witnesses(), []
         length = min(len(line), len(tokens))
         followed = length > 0 and line[:length] == list(tokens[:length])
         self._run = run + len(tokens) if followed else 0
+        for source, agreed, said in unheard:  # or a voice that is not heard could never become surer
+            if said:
+                self._rates.count(source, agreed, run, tokens[0] in said)
         voters = witnesses.all()
         for depth, token in enumerate(tokens):
             votes = {said: who for _, said, who in witnesses.poll(voters, depth)}

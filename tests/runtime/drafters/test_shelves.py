@@ -126,12 +126,33 @@ def test_a_corpus_speaks_where_the_request_has_nothing() -> None:
     assert drafter([1, 2], Shelf([[1, 2, 3, 4]])).propose(31) == []  # too short to be heard
 
 
-def test_the_longest_match_alone_speaks() -> None:
+def test_the_surest_match_alone_speaks() -> None:
+    rates = CopyRates()
     local, corpus = [1, 2, 3, 8, 0, 1, 2, 3], [[9, 0, 1, 2, 3, 5]]
-    (line,) = drafter(local, Shelf(corpus)).propose(31)
-    assert line.tokens == [3, 5] and line.sources[1] == CORPUS  # five tokens agree there, three in the request
-    (line,) = drafter([9, 0, 1, 2, 3, 8, 9, 0, 1, 2, 3], Shelf([[6, 2, 3, 5], [1, 2, 3, 5]])).propose(1)
-    assert line.tokens == [3, 8] and line.sources[1] == LOCAL
+    assert rates.rate(LOCAL, 3, 0) > rates.rate(CORPUS, 4, 0)
+    (line,) = drafter(local, Shelf(corpus)).propose(1)
+    assert line.tokens == [3, 8] and line.sources[1] == LOCAL  # though four tokens agree in the corpus
+    assert rates.rate(CORPUS, 8, 0) > rates.rate(LOCAL, 2, 0)
+    text = [7, 4, 5, 6, 1, 2, 3, 4]
+    (line,) = drafter([3, 4, 9, 0, *text], Shelf([[*text, 5]])).propose(31)
+    assert line.tokens == [4, 5] and line.sources[1] == CORPUS
+    taught = CopyRates()
+    for _ in range(300):
+        taught.count(CORPUS, 4, 0, True)
+    made = LookupDrafter(taught, shelves=[Shelf(corpus)], vocab_size=VOCAB)
+    made.begin(local)
+    assert made.propose(1)[0].tokens == [3, 5]  # what this text teaches counts
+
+
+def test_a_voice_that_was_not_heard_is_judged_by_its_next_token() -> None:
+    local, corpus = [1, 2, 3, 8, 0, 1, 2, 3], [[9, 0, 1, 2, 3, 5]]
+    fresh = CopyRates().rate(CORPUS, 4, 0)
+    for token, surer in ((5, True), (8, False)):
+        made = drafter(local, Shelf(corpus))
+        assert made.propose(31)[0].tokens[1] == 8
+        made.observe([token, 5])
+        assert (made._rates.rate(CORPUS, 4, 0) > fresh) is surer
+        assert made._rates.rate(CORPUS, 5, 1) == CopyRates().rate(CORPUS, 5, 1)
 
 
 def test_ties_vote_together_a_corpus_half_as_much() -> None:
