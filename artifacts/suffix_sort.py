@@ -14,7 +14,7 @@ import numpy as np
 ORDER = 8
 """Tokens from a place on that are sorted by."""
 BUCKET = 2_000_000  # places sorted at a time, about 80 bytes each
-CHUNK = 4_000_000  # tokens looked through at a time
+CHUNK = 1_000_000  # tokens looked through at a time
 SAMPLES = 64  # places a bucket's ends are estimated from
 
 Progress = Callable[[float], None]

@@ -6,7 +6,6 @@ Knows nothing of what the bundle's programs compute.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import math
 import time
@@ -20,6 +19,7 @@ from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.heap import trim
 from tandem.runtime.reading.formats import Format, format_of, thinks
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.service import Service
@@ -104,7 +104,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
             if executor is not None:
                 executor.close()
         raise
-    _trim_heap()
+    trim()
     worker = Worker(engine, shelves.closing)
     worker.start()
     facts, tools, thoughts = manifest.tokenizer, options.tool_call_parser, options.reasoning_parser
@@ -284,9 +284,3 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise
     except BaseException as error:  # tokenizers raises the bare class, and panics that are no Exception
         raise BundleCorrupt(f"{path}: not a tokenizer ({error}); compile the bundle again") from error
-
-
-def _trim_heap() -> None:
-    """Gives back what reading left behind, half as much as it made, where the C library offers that."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

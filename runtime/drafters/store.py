@@ -24,6 +24,7 @@ from tandem.artifacts.suffix_folder import StoreFolder
 from tandem.artifacts.suffix_log import newer_half, sealed, sound_spans, unseen
 from tandem.artifacts.suffix_sort import ORDER, sort_suffixes
 from tandem.runtime.drafters.rates import STORE
+from tandem.runtime.heap import trim
 
 log = logging.getLogger("tandem.runtime")
 
@@ -144,4 +145,5 @@ class SuffixStore:
                 count += len(places)
             file.flush()
             suffixes = suffix.map_open(file.fileno(), count)
+        trim()
         self.table = SuffixTable(tokens, suffixes).with_heads() if count else None
