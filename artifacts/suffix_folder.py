@@ -22,6 +22,7 @@ from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 
 META, LOG, NEW = "meta.json", "tokens.bin", "tokens.new"
 REMEDY = "name another folder, or take this one away if it is nothing else"
+_META_NEW = "meta.new"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -114,7 +115,8 @@ class StoreFolder:
 
     def _claim(self, meta: StoreMeta) -> None:
         """Makes the folder if need be, for its owner alone, and locks it."""
-        if self.path.is_dir() and any(self.path.iterdir()) and not os.path.lexists(self.path / META):
+        there = set(os.listdir(self.path)) if self.path.is_dir() else set()
+        if META not in there and there - {_META_NEW}:  # a crash may have left that
             raise UsageError(f"{self.path} holds other things than a suffix store; name another folder")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -125,10 +127,10 @@ class StoreFolder:
                 " --suffix-store-readonly"
             ) from None
         self.path.chmod(0o700)
-        for left in (NEW, f"{META}.new"):
+        for left in (NEW, _META_NEW):
             (self.path / left).unlink(missing_ok=True)
         if not os.path.lexists(self.path / META):
-            fresh = self.path / f"{META}.new"
+            fresh = self.path / _META_NEW
             fresh.write_bytes(canonical.encode(msgspec.to_builtins(meta)))
             fresh.chmod(0o600)
             staging.sync(fresh)

@@ -148,7 +148,7 @@ def _shelves(bundle: Bundle, options: LoadOptions) -> Shelves:
 
     if not (asked := options.shelves.flags):
         return Shelves()
-    if options.drafter != "lookup":
+    if options.drafter not in ("auto", "lookup"):
         raise UsageError(f"{asked} is for the lookup, and --drafter {options.drafter} looks nothing up; leave it out")
     tokenizer = next(file.sha256 for file in bundle.manifest.files if file.path == TOKENIZER)
     return open_shelves(options.shelves, tokenizer, bundle.geometry.vocab_size)

@@ -30,6 +30,7 @@ class Corpus:
     def __init__(self, path: Path, tokenizer: str) -> None:
         self.path = path
         self.table: SuffixTable | None = suffix.open_corpus(path, tokenizer)
+        log.info("corpus %s: %d tokens", path, len(self.table.suffixes))
 
     def check(self) -> Thread:
         """Starts to read every byte of it."""

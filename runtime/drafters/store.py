@@ -30,7 +30,7 @@ log = logging.getLogger("tandem.runtime")
 
 FRESH_TOKENS = 100_000
 """New tokens after which the suffixes are sorted again."""
-QUEUE = 256  # documents that may wait for the disk
+QUEUE = 1024  # documents that may wait for the disk
 BUCKET = 500_000  # places sorted at a time: the interpreter is not held for long
 RECENT = 16  # documents that a new one is compared with
 CLOSING_SECONDS = 10.0
@@ -55,7 +55,7 @@ class SuffixStore:
         self._recent: deque[array[int]] = deque(maxlen=RECENT)
         self._fresh = 0  # tokens that are not sorted
         self._closing = Event()
-        self._complaining = False
+        self._complaining = self._slow = False
         self._thread = Thread(target=self._serve, name="tandem-store", daemon=True)
         self._thread.start()
 
@@ -66,7 +66,9 @@ class SuffixStore:
         try:
             self._queue.put_nowait(ids)
         except queue.Full:
-            self._complain("it is too slow for the texts that come")
+            if not self._slow:
+                log.warning("suffix store %s: the disk is too slow, some texts are not kept", self._folder.path)
+            self._slow = True
 
     def close(self) -> None:
         """Writes what was recorded and gives the folder back."""

@@ -16,7 +16,7 @@ from tandem.runtime.drafters.index import BEYOND
 from tandem.runtime.drafters.votes import REACH
 
 MIN_ORDER = 3
-"""The shortest match that speaks, where nobody says otherwise; `docs/measurements.md` has what shorter ones bring."""
+"""The shortest match that is looked for, where nobody says otherwise: of two tokens there are too many."""
 MAX_PLACES = 64  # of a longer range so many are taken, evenly: neighbours go on alike
 
 

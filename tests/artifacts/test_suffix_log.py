@@ -181,6 +181,27 @@ def test_what_is_no_store_of_this_tokenizer_is_refused(
     assert type(caught.value) is error and str(tmp_path / "s") in str(caught.value)
 
 
+def test_a_crash_before_the_first_rename_leaves_a_place_for_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*names: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path / "s")
+    monkeypatch.undo()
+    assert len(os.listdir(tmp_path / "s")) == 1
+    opened(tmp_path / "s").close()
+    assert sorted(os.listdir(tmp_path / "s")) == [META, LOG]
+
+
+def test_a_log_that_lost_its_facts_is_not_trusted(tmp_path: Path) -> None:
+    made(lambda path: (path / META).unlink())(tmp_path / "s")
+    with pytest.raises(UsageError, match="other things"):
+        opened(tmp_path / "s")
+
+
 def test_a_store_that_is_only_read_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no suffix store is there"):
         opened(tmp_path / "s", readonly=True)
