@@ -17,7 +17,7 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.chat import ChatTemplate
-from tandem.runtime.drafters.shelf_options import ShelfOptions
+from tandem.runtime.drafters.shelf_options import ShelfOptions, Shelves
 from tandem.runtime.grammar.compiler import Grammars
 from tandem.runtime.heap import trim
 from tandem.runtime.reading.formats import Format, format_of, thinks
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tandem.artifacts.io import Geometry
     from tandem.artifacts.reader import Bundle
-    from tandem.runtime.drafters.shelves import Shelves
     from tandem.runtime.engine import Engine
     from tandem.runtime.executor.base import Executor
     from tandem.runtime.thinking.model import ThinkingModel
@@ -143,13 +142,13 @@ def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, 
 
 def _shelves(bundle: Bundle, options: LoadOptions) -> Shelves:
     """What is looked up in beside requests. UsageError where nothing is looked up; errors as `open_shelves`."""
-    from tandem.artifacts.layout import TOKENIZER
-    from tandem.runtime.drafters.shelves import Shelves, open_shelves
-
     if not (asked := options.shelves.flags):
         return Shelves()
     if options.drafter not in ("auto", "lookup"):
         raise UsageError(f"{asked} is for the lookup, and --drafter {options.drafter} looks nothing up; leave it out")
+    from tandem.artifacts.layout import TOKENIZER
+    from tandem.runtime.drafters.shelves import open_shelves
+
     tokenizer = next(file.sha256 for file in bundle.manifest.files if file.path == TOKENIZER)
     return open_shelves(options.shelves, tokenizer, bundle.geometry.vocab_size)
 

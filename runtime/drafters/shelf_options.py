@@ -1,13 +1,14 @@
-"""What a user may ask the lookup to search beside the request.
+"""What a user may ask the lookup to search beside the request, and what comes of it for drafters and engine.
 
 Knows nothing of command lines, and imports nothing that takes time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 STORE_MIB = 192
 
@@ -28,3 +29,11 @@ class ShelfOptions:
         """What was asked for, for messages; empty if nothing was."""
         asked = {"--corpus": self.corpus, "--suffix-store": self.store}
         return " and ".join(flag for flag, given in asked.items() if given)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelves:
+    """`lookup` are options of `LookupDrafter`, `closing` is to be called at the end."""
+
+    lookup: dict[str, Any] = field(default_factory=dict)
+    closing: tuple[Callable[[], None], ...] = ()

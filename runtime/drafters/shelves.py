@@ -5,22 +5,12 @@ Knows nothing of command lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.artifacts.suffix_folder import StoreFolder
 from tandem.runtime.drafters.corpus import Corpus
-from tandem.runtime.drafters.shelf_options import ShelfOptions
+from tandem.runtime.drafters.shelf_options import ShelfOptions, Shelves
 from tandem.runtime.drafters.store import SuffixStore
-
-
-@dataclass(frozen=True, slots=True)
-class Shelves:
-    """`lookup` are options of `LookupDrafter`, `closing` is to be called at the end."""
-
-    lookup: dict[str, Any] = field(default_factory=dict)
-    closing: tuple[Callable[[], None], ...] = ()
 
 
 def open_shelves(options: ShelfOptions, tokenizer: str, vocab_size: int) -> Shelves:
