@@ -1,6 +1,6 @@
 """Folders that are written beside their place and put there whole: names, locks, syncing, the last rename.
 
-Knows nothing of what the folders hold, except that only a bundle or an empty folder is ever replaced.
+Knows nothing of what the folders hold, except that only an empty folder or one of the same kind is ever replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import os
 import re
 import secrets
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from tandem.artifacts import layout
 from tandem.errors import UsageError
@@ -23,21 +25,67 @@ _RENAME_EXCHANGE = 2
 _ATTEMPTS = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A kind of folder: what messages call it, and the file by which it is known."""
+
+    word: str
+    mark: str
+
+
+BUNDLE = Sort("bundle", layout.MANIFEST)
+CORPUS = Sort("corpus", "meta.json")
+
+
+class Stage:
+    """A partial folder for `target`, removed when the block is left; `publish` puts it in place.
+
+    UsageError if `target` exists and may not be replaced.
+    """
+
+    def __init__(self, target: Path, sort: Sort, *, replace: bool) -> None:
+        self.target = target.parent.resolve() / target.name if target.name else target.resolve()
+        self.folder: Path | None = None
+        self._sort, self._replace = sort, replace
+        self._lock = -1
+        self._made: list[Path] = []
+
+    def __enter__(self) -> Stage:
+        check_target(self.target, self._replace, self._sort)
+        self.folder, self._made = begin(self.target)
+        self._lock = lock(self.folder)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder = None
+        drop(self._made)  # published or not: with something inside they stay
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def publish(self) -> None:
+        """Renames the folder, settled before, to its place. UsageError if something has appeared there meanwhile."""
+        assert self.folder is not None, "outside the with block, or published"
+        self.folder = exchange(self.folder, self.target, self._replace, self._sort)
+        sync(self.target.parent)
+
+
 def prefix(target: Path) -> str:
     """How the names of partial folders for `target` begin; a process id and a random part follow."""
     return f".{target.name}.partial-"
 
 
-def check_target(target: Path, replace: bool) -> None:
-    """UsageError unless a bundle may be published at `target`."""
+def check_target(target: Path, replace: bool, sort: Sort = BUNDLE) -> None:
+    """UsageError unless a folder of this sort may be published at `target`."""
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
-        raise UsageError(f"{target} exists and is no folder; choose another place for the bundle")
+        raise UsageError(f"{target} exists and is no folder; choose another place for the {sort.word}")
     if not any(target.iterdir()):
         return
-    if not (target / layout.MANIFEST).is_file():
-        raise UsageError(f"{target} exists and is no bundle, so it is not replaced; choose another place")
+    if not (target / sort.mark).is_file():
+        raise UsageError(f"{target} exists and is no {sort.word}, so it is not replaced; choose another place")
     if not replace:
         raise UsageError(f"{target} exists; choose another place, or give --replace")
 
@@ -121,7 +169,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def exchange(folder: Path, target: Path, replace: bool) -> Path | None:
+def exchange(folder: Path, target: Path, replace: bool, sort: Sort = BUNDLE) -> Path | None:
     """Puts `folder` at `target` in one step; returns where the folder that stood there lies now, if any.
 
     UsageError if something has appeared at `target` and may not be replaced.
@@ -134,13 +182,13 @@ def exchange(folder: Path, target: Path, replace: bool) -> Path | None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-        check_target(target, replace)
+        check_target(target, replace, sort)
         try:
             _swap(folder, target)
             return folder
         except FileNotFoundError:
             continue  # Another process took it away; the place is free again.
-    raise UsageError(f"{target} keeps changing; let the other compiles of it end first")
+    raise UsageError(f"{target} keeps changing; let what else writes there end first")
 
 
 def _swap(first: Path, second: Path) -> None:

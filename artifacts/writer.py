@@ -5,8 +5,6 @@ Knows nothing of what the files hold.
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from types import TracebackType
 
@@ -30,30 +28,27 @@ class BundleWriter:
     """
 
     def __init__(self, target: Path, *, replace: bool = False) -> None:
-        self.target = target.parent.resolve() / target.name if target.name else target.resolve()
-        self.replace = replace
-        self._folder: Path | None = None
-        self._lock = -1
-        self._made: list[Path] = []
+        self._stage = staging.Stage(target, staging.BUNDLE, replace=replace)
+
+    @property
+    def target(self) -> Path:
+        return self._stage.target
 
     def __enter__(self) -> BundleWriter:
-        staging.check_target(self.target, self.replace)
         trust.prepare()
-        self._folder, self._made = staging.begin(self.target)
-        self._lock = staging.lock(self._folder)
+        self._stage.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
-        staging.drop(self._made)  # published or not: with a bundle inside they stay
-        if self._lock >= 0:
-            os.close(self._lock)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stage.__exit__(kind, error, at)
+
+    @property
+    def _folder(self) -> Path:
+        assert self._stage.folder is not None, "outside the with block, or published"
+        return self._stage.folder
 
     def path(self, name: str) -> Path:
         """Where to write the file `name` of the bundle, its folder made."""
-        assert self._folder is not None, "outside the with block, or published"
         if fault := layout.path_fault(name):
             raise UsageError(f"{name!r} cannot be a file of a bundle: it {fault}")
         path = self._folder / name
@@ -84,7 +79,6 @@ class BundleWriter:
         BundleCorrupt if the draft and the files do not make a sound bundle. UsageError if the target has
         appeared meanwhile and may not be replaced.
         """
-        assert self._folder is not None, "outside the with block, or published"
         manifest = _seal(draft, _files(self._folder, progress))
         data = encode(manifest)
         (self._folder / layout.MANIFEST).write_bytes(data)
@@ -92,8 +86,7 @@ class BundleWriter:
         # Nothing is published that would be refused.
         decode(data)
         folder.check_listing(self._folder, {file.path: file.size for file in manifest.files})
-        self._folder = staging.exchange(self._folder, self.target, self.replace)
-        staging.sync(self.target.parent)
+        self._stage.publish()
         return manifest
 
 

@@ -30,6 +30,7 @@ EXAMPLES = examples(
     "tandem-compile folder/ --device cuda --max-seq-len 8192",
     "tandem-compile file.gguf --profile int4 --device cpu",
     "CUDA_VISIBLE_DEVICES=1 tandem-compile folder/  # the second GPU",
+    "tandem-compile corpus --help                   # a corpus that drafts are looked up in",
 )
 
 
@@ -193,4 +194,9 @@ def _say(line: str, quiet: bool) -> None:
 
 def main() -> None:
     # What ends a service or a container leaves as little behind as Ctrl-C.
-    sys.exit(run_command(command, "tandem-compile", ended_by=(signal.SIGINT, signal.SIGTERM)))
+    ended_by = (signal.SIGINT, signal.SIGTERM)
+    if sys.argv[1:2] == ["corpus"]:  # a model in a folder of this name is ./corpus
+        from tandem.compile.corpus_cli import command as corpus
+
+        sys.exit(run_command(corpus, "tandem-compile corpus", sys.argv[2:], ended_by=ended_by))
+    sys.exit(run_command(command, "tandem-compile", ended_by=ended_by))

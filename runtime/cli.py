@@ -20,6 +20,7 @@ from tandem import __version__
 from tandem.command import examples, run_command
 from tandem.errors import UsageError
 from tandem.runtime.api_key import VARIABLES, api_key
+from tandem.runtime.drafters.flags import shelf_flags, shelf_options
 
 if TYPE_CHECKING:
     from tandem.runtime.loading import LoadOptions
@@ -80,9 +81,9 @@ EXAMPLES = examples(
     "--drafter",
     type=click.Choice(["auto", "mtp", "lookup", "none"]),
     default="auto",
-    help="What guesses: the bundle's own drafting layer, lookup in the request's text, or auto, all there is. Never "
-    "changes the text.",
+    help="What guesses: the bundle's own drafting layer, lookup in texts, or auto: all there is. Never changes text.",
 )
+@shelf_flags
 @click.option(
     "--router",
     default="staircut",
@@ -248,24 +249,24 @@ def _settle() -> None:
         gc.enable()
 
 
+PASSED_ON = """
+    drafter router threads gpu_memory_utilization max_model_len max_queue request_timeout served_model_name trust_native
+    trust_keys think_budget think_closing conductor tool_call_parser reasoning_parser
+"""
+"""Flags that are fields of LoadOptions as they are."""
+
+
 def _load_options(flags: dict[str, Any], *, max_num_seqs: int) -> LoadOptions:
     from tandem.runtime.loading import LoadOptions
 
-    names = (
-        "drafter",
-        "router",
-        "threads",
-        "gpu_memory_utilization",
-        "max_model_len",
-        "max_queue",
-        "trust_native",
-        "trust_keys",
+    named = {name: flags[name] for name in PASSED_ON.split()}
+    return LoadOptions(
+        max_num_seqs=max_num_seqs,
+        relaxation=_relaxation(flags),
+        learn_cost=not flags["no_learn_cost"],
+        shelves=shelf_options(flags),
+        **named,
     )
-    thoughts = ("think_budget", "think_closing", "conductor")
-    read = ("tool_call_parser", "reasoning_parser")
-    named = {name: flags[name] for name in (*names, *thoughts, *read, "served_model_name", "request_timeout")}
-    learns = not flags["no_learn_cost"]
-    return LoadOptions(max_num_seqs=max_num_seqs, relaxation=_relaxation(flags), learn_cost=learns, **named)
 
 
 def _relaxation(flags: dict[str, Any]) -> Relaxation | None:

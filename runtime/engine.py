@@ -270,6 +270,7 @@ class Engine:
         if self._models:
             self._models.close(lane.index, lane.stats.completion_tokens)
         self._idle_lanes.append(lane.index)
+        lane.end()
         _notify(lane.ticket, reason, lane.stats, error)
 
     def _end_all(self, reason: FinishReason, error: TandemError | None) -> None:

@@ -181,6 +181,16 @@ class Lane:
             except Exception:
                 self._drop(drafter)
 
+    def end(self) -> None:
+        """Tell the drafters that the text is over."""
+        for drafter in (self.drafter, self.model):
+            if drafter is None:
+                continue
+            try:
+                drafter.end()
+            except Exception:
+                self._drop(drafter)
+
     def deliver(self, tokens: list[int]) -> None:
         """Hand committed tokens to the sink; a sink that fails cancels the lane."""
         if self.ticket.cancelled:

@@ -6,11 +6,10 @@ Knows nothing of what the bundle's programs compute.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +17,9 @@ from tandem.device import this_machine
 from tandem.errors import BundleCorrupt, DeviceError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.chat import ChatTemplate
+from tandem.runtime.drafters.shelf_options import ShelfOptions, Shelves
 from tandem.runtime.grammar.compiler import Grammars
+from tandem.runtime.heap import trim
 from tandem.runtime.reading.formats import Format, format_of, thinks
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.service import Service
@@ -47,7 +48,7 @@ class LoadOptions:
     `router` and `learn_cost` are those of `Engine`. `threads` is for CPUs; `gpu_memory_utilization`, the share of a
     GPU's memory that may be taken, for GPUs. Both parsers say how answers hold tool calls and thoughts; "auto" goes by
     the chat template. `think_budget`, `think_closing` and `conductor` are for models that think; `runtime.thinking`
-    says what they do.
+    says what they do. `shelves` are what the lookup searches beside the request's own text.
     """
 
     drafter: Literal["auto", "mtp", "lookup", "none"] = "auto"
@@ -66,6 +67,7 @@ class LoadOptions:
     think_closing: str | None = None
     conductor: Literal["raw", "on"] = "raw"
     relaxation: Relaxation | None = None
+    shelves: ShelfOptions = field(default_factory=ShelfOptions)
     tool_call_parser: Literal["auto", "hermes", "qwen-xml", "llama"] = "auto"
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
 
@@ -93,17 +95,22 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     if options.drafter == "mtp" and geometry.drafter is None:
         raise UsageError("--drafter mtp is for bundles with a drafting layer and this one has none; leave it out")
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
-    executor = _serving_executor(bundle, options, context_length, num_lanes)
+    shelves = _shelves(bundle, options)
+    executor = None
     try:
+        executor = _serving_executor(bundle, options, context_length, num_lanes)
         tokenizer = read_tokenizer(bundle.tokenizer_path)  # while weights are on their way to a GPU
-        engine = _engine(bundle, executor, options, num_lanes)
+        engine = _engine(bundle, executor, options, num_lanes, shelves)
         thinking = _thinking(manifest.tokenizer.chat_template, tokenizer, options, engine)
     except BaseException:
+        for close in shelves.closing:
+            close()
         with contextlib.suppress(DeviceError):  # of a GPU that is gone; why it went matters more
-            executor.close()
+            if executor is not None:
+                executor.close()
         raise
-    _trim_heap()
-    worker = Worker(engine)
+    trim()
+    worker = Worker(engine, shelves.closing)
     worker.start()
     facts, tools, thoughts = manifest.tokenizer, options.tool_call_parser, options.reasoning_parser
     return Service(
@@ -139,9 +146,23 @@ def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, 
     return None
 
 
-def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int) -> Engine:
+def _shelves(bundle: Bundle, options: LoadOptions) -> Shelves:
+    """What is looked up in beside requests. UsageError where nothing is looked up; errors as `open_shelves`."""
+    if not (asked := options.shelves.flags):
+        return Shelves()
+    if options.drafter not in ("auto", "lookup"):
+        raise UsageError(f"{asked} is for the lookup, and --drafter {options.drafter} looks nothing up; leave it out")
+    from tandem.artifacts.layout import TOKENIZER
+    from tandem.runtime.drafters.shelves import open_shelves
+
+    tokenizer = next(file.sha256 for file in bundle.manifest.files if file.path == TOKENIZER)
+    return open_shelves(options.shelves, tokenizer, bundle.geometry.vocab_size)
+
+
+def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes: int, shelves: Shelves) -> Engine:
     """An engine at this machine's prices, with drafts if no bit differs here."""
     from tandem.prices import PriceModel
+    from tandem.runtime.checks.probe import holds
     from tandem.runtime.drafters.lookup import lookup_drafters
     from tandem.runtime.engine import Engine
 
@@ -152,10 +173,11 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
             "longer the model's; for measurements only",
             options.relaxation,
         )
+    lookup = lookup_drafters(**shelves.lookup)
     return Engine(
         executor,
-        drafters=lookup_drafters() if exact and options.drafter in ("auto", "lookup") else None,
-        models=exact and options.drafter in ("auto", "mtp") and _drafter_holds(bundle, executor),
+        drafters=lookup if exact and options.drafter in ("auto", "lookup") else None,
+        models=exact and options.drafter in ("auto", "mtp") and holds(bundle, executor),
         prices=PriceModel(prices, live=options.learn_cost),
         router=options.router,
         learn_cost=options.learn_cost,
@@ -164,22 +186,6 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
         request_timeout=options.request_timeout or math.inf,
         relaxation=options.relaxation,
     )
-
-
-def _drafter_holds(bundle: Bundle, executor: Executor) -> bool:
-    """Whether the bundle has a drafter that guesses as it did when it was sealed; a warning for one that does not."""
-    from tandem.runtime.checks.draft_scenario import NAME
-    from tandem.runtime.checks.oracle import sealed
-    from tandem.runtime.checks.probe import probe
-
-    if bundle.geometry.drafter is None:
-        return False
-    check = probe(executor, sealed(bundle).get(NAME))
-    if check.held:
-        log.info("%s", check)
-    else:
-        log.warning("%s; it is off, answers are the same without: compile the bundle again on this machine", check)
-    return check.held
 
 
 def examine(bundle: Bundle, executor: Executor) -> tuple[bool, dict[str, Any]]:
@@ -288,9 +294,3 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise
     except BaseException as error:  # tokenizers raises the bare class, and panics that are no Exception
         raise BundleCorrupt(f"{path}: not a tokenizer ({error}); compile the bundle again") from error
-
-
-def _trim_heap() -> None:
-    """Gives back what reading left behind, half as much as it made, where the C library offers that."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -6,7 +6,7 @@ Knows nothing of what a request holds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Thread
 
 from tandem.errors import CapacityError
@@ -26,11 +26,12 @@ log = logging.getLogger("tandem.runtime")
 class Worker:
     """Steps `engine` while there is work and sleeps while there is none. Every method may be called from any thread.
 
-    `healthy` turns False for good when a pass fails; then all requests have ended with ERROR and none is taken.
+    `healthy` turns False for good when a pass fails; then all requests have ended with ERROR and none is taken. What
+    is in `closing` is called when the engine is closed.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, closing: Sequence[Callable[[], None]] = ()) -> None:
+        self._engine, self._closing = engine, closing
         self._changed = Condition()
         self._accepting = True
         self._stopping = False
@@ -120,7 +121,7 @@ class Worker:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.ident is None:
-            self._engine.close()
+            self._close()
         else:
             self._thread.join(0 if self._left_behind else STOP_SECONDS)
             if self._thread.is_alive() and not self._left_behind:
@@ -139,12 +140,19 @@ class Worker:
                 self.healthy = self._accepting = False
             self._engine.fail(error)  # also ends what was submitted meanwhile
         try:
-            self._engine.close()
+            self._close()
         except Exception as error:  # a device that is gone takes nothing back
             log.error("the engine does not close: %s", error)
         with self._changed:
             self._idle = True
             self._changed.notify_all()
+
+    def _close(self) -> None:
+        try:
+            self._engine.close()
+        finally:
+            for close in self._closing:
+                close()
 
     def _await_work(self) -> bool:
         """Sleep until there is work; False when it is time to stop."""

@@ -6,6 +6,7 @@ Knows nothing of what the commands do. stdout carries the result, stderr everyth
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def run_command(
                 None if arguments is None else list(arguments),
                 prog_name=name,
                 standalone_mode=False,
-                auto_envvar_prefix=name.upper().replace("-", "_"),
+                auto_envvar_prefix=re.sub(r"\W", "_", name.upper()),
             )
         if sys.stdout is not None:  # closed by who started us: click writes nothing then
             sys.stdout.flush()

@@ -134,7 +134,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     for room in ("cpu", "cuda/host"):
         expected |= {f"tandem/kernels/{room}/{path.name}" for path in (ROOT / "kernels" / room).glob("*.*")}
     expected |= {f"tandem/compile/gate/{path.name}" for path in (ROOT / "compile" / "gate").glob("*.txt")}
-    expected |= {"tandem/runtime/http/page.html"}
+    expected |= {"tandem/runtime/drafters/copy-rates.json", "tandem/runtime/http/page.html"}
     assert {name for name in names if name.startswith("tandem/")} == expected | {"tandem/py.typed"}
 
 

@@ -38,6 +38,9 @@ class Stubborn:
     def sync(self, rows: Sequence[int]) -> None:
         pass
 
+    def end(self) -> None:
+        pass
+
     def tree(self) -> DraftTree:
         n = len(self._tokens)
         return DraftTree([self._anchor, *self._tokens], [-1, *self._parents], [1.0] * (n + 1), ["root", *["toy"] * n])

@@ -37,3 +37,7 @@ class Drafter(Protocol):
     def observe(self, tokens: Sequence[int]) -> None:
         """Newly committed ids, in order."""
         ...
+
+    def end(self) -> None:
+        """The text is over, whatever ended it; nothing more is asked."""
+        ...

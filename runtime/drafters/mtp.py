@@ -91,6 +91,9 @@ class MtpDrafter:
         self._count(tokens)
         self.ids += tokens
 
+    def end(self) -> None:
+        """Nothing: what the lane held is its group's to take back."""
+
     def _count(self, tokens: Sequence[int]) -> None:
         """Scores the guesses against what came, as far as the chain was right and one further."""
         guesses, self._guesses, self._reach = self._guesses, [], 1.0

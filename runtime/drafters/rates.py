@@ -1,45 +1,84 @@
-"""How often a copied line goes on, given how many tokens agree already.
+"""How often a copied line goes on, given where it is from, how many tokens agree and how long it has been followed.
 
-Counted online over every proposal, verified or not; knows nothing of trees or prices.
+Counted online over every proposal, verified or not, from a table counted beforehand; knows nothing of trees or prices.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
+from functools import cache
+from pathlib import Path
 
-AGREED = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)  # lower ends of the bins
-# Share of places whose next token came next, per bin, measured on Python sources and English documentation
-# in SmolLM2's vocabulary, before a session has counts of its own.
-PRIOR = (0.50, 0.58, 0.64, 0.69, 0.74, 0.77, 0.81, 0.88, 0.95, 0.97, 0.98)
-PRIOR_WEIGHT = 8.0
+LOCAL, CORPUS, STORE, BOTH = "local", "corpus", "store", "both"
+"""Where a witness is from: the request itself, a corpus, the texts served before. BOTH is more than one of them."""
+SOURCES = (LOCAL, CORPUS, STORE, BOTH)
+AGREED = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
+"""Lower ends of the bins of agreeing tokens."""
+RUNS = (0, 1, 8, 24)
+"""Lower ends of the bins of tokens that the text has followed the lookup's lines for."""
 MAX_TRIALS = 4000.0
-BINS = [bisect_right(AGREED, agreed) - 1 for agreed in range(AGREED[-1] + 1)]
+PRIOR_FILE = Path(__file__).with_name("copy-rates.json")
+"""Counted by `bench/copy_rates.py`, which it names with what was read."""
+MAX_WEIGHT, MIN_TRIALS = 50.0, 20.0
+UNKNOWN = (5.0, 3.0)
+"""Beta prior where not even the coarsest bin has MIN_TRIALS."""
+AGREED_BINS = [bisect_right(AGREED, agreed) - 1 for agreed in range(AGREED[-1] + 1)]
+RUN_BINS = [bisect_right(RUNS, run) - 1 for run in range(RUNS[-1] + 1)]
+
+Key = tuple[str, int, int]
+"""Source, bin of agreement, bin of run."""
 
 
 class CopyRates:
-    """A Beta count per bin of agreement, shared by the lanes of an engine: what one text teaches helps the next."""
+    """Beta counts per source, agreement and run, shared by the lanes of an engine: one text teaches the next."""
 
     def __init__(self) -> None:
-        self._went_on = [mean * PRIOR_WEIGHT for mean in PRIOR]
-        self._trials = [PRIOR_WEIGHT] * len(PRIOR)
-        self._rates = list(PRIOR)
+        self._prior = read_prior()
+        self._counts = {key: [0.0, 0.0] for key in self._prior}  # went on, did not
+        self._rates = {key: a / (a + b) for key, (a, b) in self._prior.items()}
 
-    def rate(self, agreed: int) -> float:
+    def rate(self, source: str, agreed: int, run: int) -> float:
         """Chance that the next token is one of those that followed, when `agreed` (>= 2) tokens agree."""
-        return self._rates[BINS[min(agreed, AGREED[-1])]]
+        return self._rates[source, AGREED_BINS[min(agreed, AGREED[-1])], RUN_BINS[min(run, RUNS[-1])]]
 
-    def ladder(self, agreed: int, steps: int) -> list[float]:
-        """`rate` of `agreed` tokens, of one more, and so on."""
-        rates, last = self._rates, len(AGREED) - 1
-        bins = BINS[agreed : agreed + steps]
-        return [rates[i] for i in bins] + [rates[last]] * (steps - len(bins))
+    def ladder(self, source: str, agreed: int, run: int, steps: int) -> list[float]:
+        """`rate` now, behind one more token that was copied right, and so on."""
+        rates, most, last = self._rates, AGREED[-1], RUNS[-1]
+        return [rates[source, AGREED_BINS[min(agreed + i, most)], RUN_BINS[min(run + i, last)]] for i in range(steps)]
 
-    def count(self, agreed: int, went_on: bool) -> None:
+    def count(self, source: str, agreed: int, run: int, went_on: bool) -> None:
         """One more trial; old ones fade by halving once there are many."""
-        bin_ = BINS[min(agreed, AGREED[-1])]
-        self._went_on[bin_] += went_on
-        self._trials[bin_] += 1.0
-        if self._trials[bin_] > MAX_TRIALS:
-            self._went_on[bin_] /= 2.0
-            self._trials[bin_] /= 2.0
-        self._rates[bin_] = self._went_on[bin_] / self._trials[bin_]
+        key = (source, AGREED_BINS[min(agreed, AGREED[-1])], RUN_BINS[min(run, RUNS[-1])])
+        counts = self._counts[key]
+        counts[not went_on] += 1.0
+        if sum(counts) > MAX_TRIALS:
+            counts[:] = counts[0] / 2.0, counts[1] / 2.0
+        a, b = self._prior[key]
+        self._rates[key] = (a + counts[0]) / (a + b + counts[0] + counts[1])
+
+
+@cache
+def read_prior(path: Path = PRIOR_FILE) -> dict[Key, tuple[float, float]]:
+    """A Beta prior per bin. One with too few trials takes those of all runs, then those of all sources as well."""
+    trials = json.loads(path.read_text())["trials"]
+    fine = {
+        (source, i, k): tuple(trials.get(source, {}).get(f"{agreed}|{run}", (0, 0)))
+        for source in SOURCES
+        for i, agreed in enumerate(AGREED)
+        for k, run in enumerate(RUNS)
+    }
+    prior = {}
+    for source, i, k in fine:
+        wider = (
+            [(source, i, k)],
+            [key for key in fine if key[:2] == (source, i)],
+            [key for key in fine if key[1] == i],
+        )
+        sums = (tuple(map(sum, zip(*(fine[key] for key in keys), strict=True))) for keys in wider)
+        went_on, ended = next((counts for counts in sums if sum(counts) >= MIN_TRIALS), UNKNOWN)
+        # Neither sure nor hopeless, however many agree.
+        went_on, ended = went_on + 0.5, ended + 0.5
+        scale = min(1.0, MAX_WEIGHT / (went_on + ended))
+        prior[source, i, k] = (went_on * scale, ended * scale)
+    return prior

@@ -55,6 +55,9 @@ class ScriptedDrafter:
     def sync(self, rows: Sequence[int]) -> None:
         pass
 
+    def end(self) -> None:
+        pass
+
     def propose(self, max_nodes: int) -> list[DraftTree]:
         guess = next(self._schedule, Guess())
         line = list(self._text[self._length : self._length + guess.right])

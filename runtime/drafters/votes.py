@@ -1,92 +1,151 @@
-"""From places that vote for what comes next to a draft tree and a draft line.
+"""From witnesses of what came next to a draft tree and a draft line.
 
 A node's score is the probability of its path: its parent's, times the rate at which copies of this agreement go
-on, times its share of the votes. Knows nothing of how places are found or what a row costs.
+on, times its share of the votes. Knows nothing of how witnesses are found or what a row costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
 
-from tandem.runtime.drafters.rates import CopyRates
+from tandem.keys import MAX_TREE_ROWS
+from tandem.runtime.drafters.rates import BOTH, CopyRates
 from tandem.tree import DraftTree
 
+REACH = MAX_TREE_ROWS
+"""Tokens of a witness that are looked at, as many as a round may commit."""
 MAX_DEPTH = 16
 MAX_CHILDREN = 3
 LEAST = 0.02
 """Scores below it are not drafted: they pay on no staircase, and every node costs the round it is weighed in."""
-SOURCE = "local"
+
+Vote = tuple[float, int, list[int]]
+"""Mass, token, and the witnesses that give it."""
 
 
-def poll(tokens: Sequence[int], places: Sequence[int], drafted: Sequence[int] = ()) -> dict[int, list[int]]:
-    """Votes at these places: next token -> places after it, most votes first, then newest.
+@dataclass(slots=True)
+class Witnesses:
+    """What followed, in several places, where the text's last `agreed` tokens stood before.
 
-    A place past the text's end reads on in `drafted`, so a text that repeats itself goes on repeating.
+    `after` are up to REACH tokens of each, `weights` how much it counts, `sources` where it is from. What is no id of
+    `vocab_size` ends a witness.
     """
-    votes: dict[int, list[int]] = {}
-    length, ahead = len(tokens), len(tokens) + len(drafted)
-    for place in places:
-        if place < ahead:
-            token = tokens[place] if place < length else drafted[place - length]
-            if token in votes:
-                votes[token].append(place + 1)
-            else:
-                votes[token] = [place + 1]
-    return dict(sorted(votes.items(), key=lambda vote: -len(vote[1]))) if len(votes) > 1 else votes
+
+    agreed: int = 0
+    vocab_size: int = 2**31
+    after: list[list[int]] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    _polled: dict[tuple[int, int], list[Vote]] = field(default_factory=dict)
+
+    def add(self, after: Sequence[list[int]], weights: Sequence[float], source: str) -> None:
+        """More witnesses, all from one place."""
+        self.after += after
+        self.weights += weights
+        self.sources += [source] * len(after)
+
+    def all(self) -> list[int]:
+        """Everybody, as `poll` wants it."""
+        return list(range(len(self.after)))
+
+    def poll(self, voters: Sequence[int], depth: int) -> list[Vote]:
+        """What `voters`, all who said the same `depth` tokens, say next: most mass first, then as added."""
+        if not voters:
+            return []
+        known = (depth, voters[0])  # who said the same once stays together, so one of them tells who the others are
+        if known not in self._polled:
+            self._polled[known] = self._poll(voters, depth)
+        return self._polled[known]
+
+    def _poll(self, voters: Sequence[int], depth: int) -> list[Vote]:
+        votes: dict[int, list[int]] = {}
+        for voter in voters:
+            line = self.after[voter]
+            if depth < len(line):
+                token = line[depth]
+                if token in votes:
+                    votes[token].append(voter)
+                else:
+                    votes[token] = [voter]
+        weights, size = self.weights, self.vocab_size
+        polled = [
+            (weights[who[0]] if len(who) == 1 else sum([weights[voter] for voter in who]), token, who)
+            for token, who in votes.items()
+            if 0 <= token < size
+        ]
+        if len(polled) > 1:
+            polled.sort(key=_by_falling_mass)
+        return polled
+
+    def source(self, voters: Sequence[int]) -> str:
+        """Where these are from; BOTH if not all of them are from the same."""
+        sources = self.sources
+        first = sources[voters[0]]
+        # Those of one source were added together, so the ends tell.
+        return first if first == sources[voters[-1]] else BOTH
 
 
-def vote_tree(tokens: Sequence[int], places: Sequence[int], agreed: int, rates: CopyRates, max_nodes: int) -> DraftTree:
-    """The `max_nodes` likeliest nodes of the prefix tree over all continuations."""
-    tree = DraftTree.root(tokens[-1])
-    # Entries: negative score, order of arrival, parent, token, depth, places after the token.
+def vote_tree(anchor: int, witnesses: Witnesses, rates: CopyRates, run: int, max_nodes: int) -> DraftTree:
+    """The `max_nodes` likeliest nodes of the prefix tree over all continuations, MAX_DEPTH deep at most.
+
+    `run` is how many tokens the text has followed such lines already.
+    """
+    tree = DraftTree.root(anchor)
+    # Entries: negative score, order of arrival, parent, token, depth, voters.
     heap: list[tuple[float, int, int, int, int, list[int]]] = []
     arrivals = 0
-    ladder = rates.ladder(agreed, MAX_DEPTH)
 
-    def nominate(node: int, depth: int, after: Sequence[int]) -> None:
+    def nominate(node: int, depth: int, voters: Sequence[int]) -> None:
         nonlocal arrivals
-        votes = poll(tokens, after)
-        reach = tree.scores[node] * ladder[depth]
-        total = sum([len(further) for further in votes.values()])
-        for token, further in islice(votes.items(), MAX_CHILDREN):
-            score = reach * len(further) / total
+        votes = witnesses.poll(voters, depth)
+        if not votes:
+            return
+        rate = rates.rate(witnesses.source(voters), witnesses.agreed + depth, run + depth)
+        reach = tree.scores[node] * rate / sum([mass for mass, _, _ in votes])
+        for mass, token, who in islice(votes, MAX_CHILDREN):
+            score = reach * mass
             if score >= LEAST:
-                heappush(heap, (-score, arrivals, node, token, depth + 1, further))
+                heappush(heap, (-score, arrivals, node, token, depth + 1, who))
                 arrivals += 1
 
-    nominate(0, 0, places)
+    nominate(0, 0, witnesses.all())
     while heap and tree.num_drafted < max_nodes:
-        score, _, parent, token, depth, after = heappop(heap)
+        score, _, parent, token, depth, who = heappop(heap)
         tree.tokens.append(token)
         tree.parents.append(parent)
         tree.scores.append(-score)
-        tree.sources.append(SOURCE)
+        tree.sources.append(witnesses.source(who))
         if depth < MAX_DEPTH:
-            nominate(len(tree) - 1, depth, after)
+            nominate(len(tree) - 1, depth, who)
     return tree.arranged()
 
 
-def vote_line(tokens: Sequence[int], places: Sequence[int], agreed: int, rates: CopyRates, max_nodes: int) -> DraftTree:
-    """The line of the most votes at every step, as long as it may be."""
-    line: list[int] = []
-    scores: list[float] = []
-    score, after = 1.0, list(places)
-    for rate in rates.ladder(agreed, max_nodes):
-        if len(after) == 1:
-            token, share, after = _next(tokens, after[0], line), 1.0, [after[0] + 1]
-        else:
-            votes, voters = poll(tokens, after, line), len(after)
-            token, after = next(iter(votes.items()))
-            share = len(after) / voters
-        score *= rate * share
+def vote_line(anchor: int, witnesses: Witnesses, rates: CopyRates, run: int, max_nodes: int) -> DraftTree:
+    """The line of the most votes at every step, as long as it may be, at most REACH."""
+    line = DraftTree.root(anchor)
+    score, voters, source = 1.0, witnesses.all(), ""
+    ladder: list[float] = []
+    for depth in range(min(max_nodes, REACH)):
+        votes = witnesses.poll(voters, depth)
+        if not votes:
+            break
+        if source != (now := witnesses.source(voters)):
+            source, ladder = now, rates.ladder(now, witnesses.agreed, run, REACH)
+        mass, token, voters = votes[0]
+        score *= ladder[depth]
+        if len(votes) > 1:
+            score *= mass / sum([mass for mass, _, _ in votes])
         if score < LEAST:
             break
-        line.append(token)
-        scores.append(score)
-    return DraftTree.chain(tokens[-1], line, scores, SOURCE)
+        line.tokens.append(token)
+        line.parents.append(depth)
+        line.scores.append(score)
+        line.sources.append(witnesses.source(voters))
+    return line
 
 
-def _next(tokens: Sequence[int], place: int, drafted: Sequence[int]) -> int:
-    return tokens[place] if place < len(tokens) else drafted[place - len(tokens)]
+def _by_falling_mass(vote: Vote) -> float:
+    return -vote[0]

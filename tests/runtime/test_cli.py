@@ -23,6 +23,7 @@ from tandem.errors import TandemError
 from tandem.runtime import loading, terminal
 from tandem.runtime.chat import ChatTemplate
 from tandem.runtime.cli import _settle, run
+from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.loading import LoadOptions
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import LaneStats, Sampling
@@ -103,13 +104,17 @@ def test_flags_reach_the_engine(loaded: Loader, monkeypatch: pytest.MonkeyPatch,
     for name, value in {"TOP_K": "4", "TOOL_CALL_PARSER": "llama", "REASONING_PARSER": "none"}.items():
         monkeypatch.setenv(f"TANDEM_RUN_{name}", value)
     words = "--temperature 0.5 --top-p 0.9 --min-p 0.1 --seed 3 --drafter none --threads 2 --max-model-len 64"
+    words += " --corpus c --corpus d --suffix-store s --suffix-store-scope outputs --suffix-store-mib 7"
+    shelves = ShelfOptions((Path("c"), Path("d")), Path("s"), 7, "outputs", False)
     words += " --gpu-memory-utilization 0.5 --think-budget 9 --think-closing </think> --conductor on"
     assert command("bundle", "--prompt", "hi", *words.split(), "--trust-native", "--trust-key", str(key)) == 0
     assert loaded.worker.requests[0].sampling == Sampling(0.5, 0.9, 4, 0.1, 3)
     limits: dict[str, Any] = {"threads": 2, "gpu_memory_utilization": 0.5, "max_num_seqs": 1, "max_model_len": 64}
     limits |= {"think_budget": 9, "think_closing": "</think>", "conductor": "on"}
     parsers: dict[str, Any] = {"tool_call_parser": "llama", "reasoning_parser": "none"}
-    assert loaded.options == [LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), **limits, **parsers)]
+    assert loaded.options == [
+        LoadOptions(drafter="none", trust_native=True, trust_keys=(key,), shelves=shelves, **limits, **parsers)
+    ]
 
 
 def test_accept_rules_are_exact_unless_a_flag_relaxes_them(loaded: Loader) -> None:
@@ -140,6 +145,9 @@ def test_accept_rules_are_exact_unless_a_flag_relaxes_them(loaded: Loader) -> No
         (("b", "--api-key", " ", "--port", "0"), "API key"),
         (("b", "--api-key", "\udcff"), "UTF-8"),
         (("b", "--served-model-name", "a\udcff"), "UTF-8"),
+        (("b", "--suffix-store-readonly"), "--suffix-store-readonly goes with --suffix-store"),
+        (("b", "--suffix-store", "s", "--suffix-store-mib", "0"), "suffix-store-mib"),
+        (("b", "--suffix-store", "s", "--suffix-store-scope", "none"), "suffix-store-scope"),
         (("b", "--relax-tau", "-1"), "relax-tau"),
         (("b", "--prompt", "x", "--relax-tau", "inf"), "--relax-tau is inf"),
         (("b", "--relax-rank", "1"), "relax-rank"),

@@ -12,18 +12,20 @@ from typing import Any, cast
 import pytest
 
 from tandem.artifacts import reader
-from tandem.errors import BundleCorrupt, BundleError, UsageError
+from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime import loading
 from tandem.runtime.checks import draft_scenario
 from tandem.runtime.checks.oracle import Digests
 from tandem.runtime.delivery import End, Event
+from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.router.baselines import BudgetRouter, FixedRouter
 from tandem.runtime.router.staircut import StairCut
 from tandem.runtime.worker import Worker
+from tests.artifacts.corpora import TOKENIZER, write
 from tests.bundles import state_home
 from tests.fake_drafting import DraftingExecutor
 from tests.fakes import ScriptedExecutor, geometry
@@ -39,7 +41,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     path = tmp_path / "tokenizer.json"
     byte_tokenizer().save(str(path))
     facts = SimpleNamespace(chat_template=TEMPLATE, bos_token="<|im_start|>", eos_token=None, stop_ids=(IM_END,))
-    manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts)
+    files = [SimpleNamespace(path="tokenizer.json", sha256=TOKENIZER)]
+    manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts, files=files)
     opened = SimpleNamespace(
         manifest=manifest,
         on_gpu=False,
@@ -138,6 +141,29 @@ def test_a_drafting_layer_that_is_not_there_cannot_draft(bundle: list[dict[str, 
     with pytest.raises(UsageError, match="--drafter mtp is for bundles with a drafting layer and this one has none"):
         load(Path("x"), LoadOptions(drafter="mtp"))
     assert bundle == [], "nothing was opened"
+
+
+def test_a_corpus_is_looked_up_in(bundle: list[dict[str, Any]], tmp_path: Path) -> None:
+    write(tmp_path / "c", [b"xyz0123456789012345678901234567890123456789"], vocab_size=258)
+    service = load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",))))
+    try:
+        ends: queue.Queue[Event] = queue.Queue()
+        service.submit(service.request(tuple(b"abc"), max_tokens=14), [], ends.put)
+        while not isinstance(ends.get(timeout=PATIENCE), End):
+            pass
+        assert service.worker.meter.accepted_by.values["corpus"] > 0
+    finally:
+        service.worker.stop()
+
+
+def test_a_corpus_that_was_asked_for_and_does_not_fit_is_an_error(bundle: list[dict[str, Any]], tmp_path: Path) -> None:
+    write(tmp_path / "c", [b"abc"], vocab_size=258, tokenizer="cd" * 32)
+    for path, error, part in (("c", BundleMismatch, "tokenizer cdcdcdcd"), ("d", BundleError, "nothing there")):
+        with pytest.raises(error, match=part):
+            load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / path,))))
+    with pytest.raises(UsageError, match="--drafter none"):
+        load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",)), drafter="none"))
+    assert bundle == []  # told before anything is loaded
 
 
 def test_relaxed_rules_are_loud(bundle: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:

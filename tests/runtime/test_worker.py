@@ -158,6 +158,17 @@ def test_a_stop_before_the_start_closes_the_engine(executor: ScriptedExecutor) -
     assert executor.closed
 
 
+@pytest.mark.parametrize("started", [True, False])
+def test_what_is_to_be_closed_is_closed_once_behind_the_engine(executor: ScriptedExecutor, started: bool) -> None:
+    closed: list[bool] = []
+    engine = Engine(executor, drafters=None, prices=FreePrices(), router=EvenRouter())
+    worker = Worker(engine, [lambda: closed.append(executor.closed)])
+    if started:
+        worker.start()
+    worker.stop()
+    assert closed == [True]
+
+
 def test_a_pass_that_never_ends_holds_up_no_stop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
