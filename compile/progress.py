@@ -29,6 +29,10 @@ class Progress:
         if name is not None:
             self._bar.set_description_str(name)
 
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        self._bar.write(line, file=sys.stderr)
+
     def _fill(self) -> None:
         self._bar.update(max(0.0, self._end - self._bar.n))
 

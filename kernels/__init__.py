@@ -10,10 +10,12 @@ channels.
 from tandem.kernels.attention import attention
 from tandem.kernels.conv import causal_conv, conv_commit, conv_verify
 from tandem.kernels.delta import delta_commit, delta_gates, delta_rule, delta_verify
+from tandem.kernels.draft_block import block_attention, block_conv
 from tandem.kernels.embedding import embedding
 from tandem.kernels.gate import sigmoid_gate
 from tandem.kernels.head import argmax_gap, gather_rows, scatter_rows
 from tandem.kernels.kv import kv_move, kv_write
+from tandem.kernels.lattice import lattice_scores, lattice_walk
 from tandem.kernels.linear import linear
 from tandem.kernels.norm import add_rms_norm, gated_rms_norm, rms_norm
 from tandem.kernels.rotary import rotary
@@ -24,6 +26,8 @@ __all__ = [
     "add_rms_norm",
     "argmax_gap",
     "attention",
+    "block_attention",
+    "block_conv",
     "causal_conv",
     "conv_commit",
     "conv_verify",
@@ -36,6 +40,8 @@ __all__ = [
     "gather_rows",
     "kv_move",
     "kv_write",
+    "lattice_scores",
+    "lattice_walk",
     "linear",
     "rms_norm",
     "rotary",

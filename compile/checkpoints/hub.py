@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from tandem.compile.checkpoints.hf import CONFIG, INDEX, TEXT_FILES, WHOLE, HfCheckpoint, no_weights, shard_names
+from tandem.compile.checkpoints.hf import CONFIG, TEXT_FILES, HfCheckpoint
+from tandem.compile.checkpoints.tensor_folder import INDEX, WHOLE, no_weights, shard_names
 from tandem.errors import CheckpointError
 
 

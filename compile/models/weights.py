@@ -14,6 +14,7 @@ from torch import Tensor
 from tandem.compile.models import qwen3_5_weights as qwen3_5
 from tandem.compile.models.sources import Shape, Source, TensorSource, fused
 from tandem.compile.models.spec import HybridSpec, LlamaSpec
+from tandem.compile.models.stored import listed, match, read_sources, require_real
 from tandem.errors import CheckpointError
 
 log = logging.getLogger("tandem.compile")
@@ -78,7 +79,7 @@ def load(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tenso
     sources, _ = _checked(spec, checkpoint)
     if vision := _vision(spec, checkpoint):
         log.warning("%s: skipped %d vision tensors; this build is of the text model", checkpoint.origin, len(vision))
-    return _read(sources, checkpoint)
+    return read_sources(sources, checkpoint)
 
 
 def load_mtp(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
@@ -87,25 +88,7 @@ def load_mtp(spec: LlamaSpec, checkpoint: TensorSource) -> Iterator[tuple[str, T
     They are no part of the model: nothing but a drafter asks for them.
     """
     _, drafting = _checked(spec, checkpoint)
-    return _read(drafting, checkpoint)
-
-
-def _read(sources: dict[str, Source], checkpoint: TensorSource) -> Iterator[tuple[str, Tensor]]:
-    for name, source in sources.items():
-        yield name, source.make([_finite(part, checkpoint) for part in source.names])
-
-
-def _finite(name: str, checkpoint: TensorSource) -> Tensor:
-    """A tensor without NaN and infinity, also once rounded: one would be in every text, and no proof would see it."""
-    tensor = checkpoint.read(name)
-    # NaN if there is any: no mask of all elements. No format reaches further than fp32, and bf16 as far but for a hair.
-    if not all(bound.to(torch.bfloat16).isfinite() for bound in torch.aminmax(tensor)):
-        wrong = int((~tensor.to(torch.bfloat16).isfinite()).sum())
-        raise CheckpointError(
-            f"{checkpoint.origin}: {name} has {wrong} values of {tensor.numel()} that are NaN, infinite or too large "
-            "for bf16; fetch it again, or ask who made it"
-        )
-    return tensor
+    return read_sources(drafting, checkpoint)
 
 
 def _vision(spec: LlamaSpec, checkpoint: TensorSource) -> set[str]:
@@ -128,21 +111,12 @@ def _checked(spec: LlamaSpec, checkpoint: TensorSource) -> tuple[dict[str, Sourc
 
 
 def _check(spec: LlamaSpec, sources: Iterable[Source], found: set[str], checkpoint: TensorSource) -> None:
-    wanted = {name: shape for s in sources for name, shape in zip(s.names, s.shapes, strict=True)}
-    if missing := [name for name in wanted if name not in found]:
-        raise CheckpointError(f"{checkpoint.origin}: lacks {_listed(missing)}; fetch it again")
-    for name, shape in wanted.items():
-        if tuple(checkpoint.shape(name)) != shape:
-            raise CheckpointError(
-                f"{checkpoint.origin}: {name} has shape {tuple(checkpoint.shape(name))}, but the config wants {shape}; "
-                "do config and weights belong together?"
-            )
-        _require_real(name, checkpoint)
-    unknown = sorted(name for name in found - wanted.keys() if not name.endswith(_RECOMPUTED))
+    asked = list(sources)
+    unknown = [name for name in match(asked, found, checkpoint) if not name.endswith(_RECOMPUTED)]
     if spec.tie_word_embeddings and _HEAD in unknown:
         unknown.remove(_HEAD)
-        _require_real(_HEAD, checkpoint)
-        embedding = next(name for name in wanted if name.endswith(_EMBEDDING))
+        require_real(_HEAD, checkpoint)
+        embedding = next(name for source in asked for name in source.names if name.endswith(_EMBEDDING))
         if not torch.equal(checkpoint.read(_HEAD), checkpoint.read(embedding)):
             raise CheckpointError(
                 f"{checkpoint.origin}: {_HEAD} differs from {embedding} although tie_word_embeddings is true; "
@@ -150,17 +124,8 @@ def _check(spec: LlamaSpec, sources: Iterable[Source], found: set[str], checkpoi
             )
     if unknown:
         raise CheckpointError(
-            f"{checkpoint.origin}: family {spec.family} has no place for {_listed(unknown)}; "
+            f"{checkpoint.origin}: family {spec.family} has no place for {listed(unknown)}; "
             "is the config's architecture the right one?"
-        )
-
-
-def _require_real(name: str, checkpoint: TensorSource) -> None:
-    """CheckpointError for whole numbers and 8-bit codes, whose scales lie elsewhere."""
-    if (dtype := checkpoint.dtype(name)) in _CODES:
-        raise CheckpointError(
-            f"{checkpoint.origin}: {name} is stored as {dtype}; wanted F64, F32, F16 or BF16: "
-            "start from the unquantised checkpoint"
         )
 
 
@@ -191,13 +156,6 @@ def _llama_parts(spec: LlamaSpec) -> dict[str, dict[str, Shape]]:
     return parts
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-
-
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
-_CODES = frozenset(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "U16", "I16", "U32", "I32", "U64", "I64"))
-"""As safetensors call what is no weight by itself."""
 # Old checkpoints carry buffers that follow from the config.
 _RECOMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandem.compile.train.chat import CHAT_TEMPLATE
 from tandem.compile.train.model import Model
@@ -16,7 +16,7 @@ from tandem.compile.train.tokenizer import END_OF_TURN, SEPARATOR
 
 
 @torch.no_grad()
-def round_weights(model: Model) -> None:
+def round_weights(model: nn.Module) -> None:
     """Every weight becomes the one that is stored, so that what is measured from here on is what is shipped."""
     for parameter in model.parameters():
         parameter.copy_(parameter.to(torch.bfloat16))
@@ -30,11 +30,11 @@ def export(folder: Path, model: Model, config: dict[str, Any], tokenizer_json: s
     }
     weights = folder / "model.safetensors"
     save_file(tensors, weights, metadata={"format": "pt"})
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     special = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    _write_json(folder / "generation_config.json", special)
+    write_json(folder / "generation_config.json", special)
     (folder / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
-    _write_json(
+    write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -51,5 +51,6 @@ def export(folder: Path, model: Model, config: dict[str, Any], tokenizer_json: s
     return weights.stat().st_size
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """`content` as an indented file."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -67,7 +67,7 @@ class Attention(nn.Module):
         spec, (batch, length, _) = self.spec, x.shape
         q, gate = self.q_proj(x).view(batch, length, -1, 2 * spec.head_dim).chunk(2, -1)
         k, v = (p(x).view(batch, length, -1, spec.head_dim) for p in (self.k_proj, self.v_proj))
-        q, k = (_turned(norm(y), cos, sin) for y, norm in ((q, self.q_norm), (k, self.k_norm)))
+        q, k = (turned(norm(y), cos, sin) for y, norm in ((q, self.q_norm), (k, self.k_norm)))
         groups = spec.num_attention_heads // spec.num_key_value_heads
         q, k, v = q.transpose(1, 2), *(y.repeat_interleave(groups, 2).transpose(1, 2) for y in (k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=spec.scale).transpose(1, 2)
@@ -104,7 +104,7 @@ class GatedDeltaNet(nn.Module):
             wide = torch.promote_types(self.A_log.dtype, torch.float32)
             sizes = [spec.linear_key_size, spec.linear_key_size, spec.linear_value_size]
             q, k, v = torch.split(qkv.to(wide), sizes, -1)
-            q, k = (_unit(y.view(batch, length, -1, spec.linear_key_head_dim)) for y in (q, k))
+            q, k = (unit(y.view(batch, length, -1, spec.linear_key_head_dim)) for y in (q, k))
             groups = spec.linear_num_value_heads // spec.linear_num_key_heads
             q, k = (y.repeat_interleave(groups, 2) for y in (q * spec.linear_key_head_dim**-0.5, k))
             g = -self.A_log.exp() * F.softplus(a.to(wide) + self.dt_bias)
@@ -135,13 +135,13 @@ class Layer(nn.Module):
         return out
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[B, T, heads, D], the first dimensions of each head rotated."""
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [B, T, heads, D], the first dimensions of each head rotated by cos and sin [T, half] or [B, T, half]."""
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+    cos, sin = cos[..., None, :].to(x.dtype), sin[..., None, :].to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
 
 
-def _unit(x: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)

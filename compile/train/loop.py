@@ -1,20 +1,26 @@
-"""The training loop: steps until the run is done or its command's time is up, with a line of progress now and then."""
+"""The training loop: steps until the run is done or its command's time is up, with a line of progress now and then.
+
+Knows no model: what a step does is for who inherits.
+"""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tandem.compile.train.batches import Batches
-from tandem.compile.train.model import Model
-from tandem.compile.train.objective import cross_entropy, depths
-from tandem.compile.train.optimise import optimisers, rate
-from tandem.compile.train.state import Identity, Progress, Settings, restore, save
+from tandem.compile.train.optimise import rate
+from tandem.compile.train.state import Identity, Progress, restore, save
 from tandem.errors import TandemError
 
 REPORT_EVERY, SAVE_EVERY = 20, 1000
@@ -22,26 +28,54 @@ REPORT_EVERY, SAVE_EVERY = 20, 1000
 MEASURE_FROM, MEASURE_TO = 2, 6
 
 
-class Trainer:
-    """A run on one device. `train` may be called again, also by a later process, until `progress.done`."""
+class Schedule(Protocol):
+    """What decides how long a run is and how fast it learns."""
+
+    @property
+    def steps(self) -> int | None: ...
+
+    @property
+    def minutes(self) -> float | None: ...
+
+    @property
+    def warmup(self) -> int: ...
+
+    @property
+    def decay_share(self) -> float: ...
+
+    @property
+    def clip(self) -> float: ...
+
+    @property
+    def step_tokens(self) -> int: ...
+
+
+class Loop(ABC):
+    """A run on one device. `train` may be called again, also by a later process, until `progress.done`.
+
+    `names` are those of the losses that a step gives.
+    """
 
     def __init__(
-        self, model: Model, batches: Batches, settings: Settings, run: Identity, path: Path, *, compiled: bool = False
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        optimisers: list[torch.optim.Optimizer],
+        schedule: Schedule,
+        run: Identity,
+        path: Path,
     ) -> None:
-        self.model, self.batches, self.settings, self.run, self.path = model, batches, settings, run, path
+        self.model, self.names, self.optimisers, self.run, self.path = model, names, optimisers, run, path
         self.device = next(model.parameters()).device
-        self.optimisers = optimisers(model, settings.lr, settings.weight_decay)
+        self._schedule = schedule
         self._base_rates = [[group["lr"] for group in optimiser.param_groups] for optimiser in self.optimisers]
-        self.progress = Progress(total=settings.steps)
+        self.progress = Progress(total=schedule.steps)
         if path.is_file():
             self.progress = restore(path, run, model, self.optimisers)
-        shares = [1.0, *[settings.draft_weight] * settings.draft_depth]
-        self._weights = torch.tensor(shares, device=self.device)
-        self._entropy: Callable[[Tensor, Tensor, Tensor], Tensor] = cross_entropy
-        if compiled:
-            self._entropy = torch.compile(cross_entropy, dynamic=False)
-            for layer in (*model.model.layers, *model.mtp.layers):
-                layer.compile(dynamic=False)
+
+    @abstractmethod
+    def gradients(self, step: int) -> Tensor:
+        """Adds up the gradients of a step; its losses, detached, in the order of `names`."""
 
     def train(
         self,
@@ -49,40 +83,42 @@ class Trainer:
         *,
         deadline: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
+        advance: Callable[[float], None] = lambda share: None,
     ) -> Progress:
-        """Steps until the run is done or `clock` is past `deadline`, then saves. TandemError if a loss is no number."""
+        """Steps until the run is done or `clock` is past `deadline`, then saves. TandemError if a loss is no number.
+
+        Ctrl-C ends it behind the step it is at, saved. `advance` is told what share of the run each report added.
+        """
         progress, begun = self.progress, clock() - self.progress.seconds
         marks: list[tuple[int, float]] = []
-        sums, since = torch.zeros(self.settings.ahead, device=self.device), progress.step
-        while not progress.done:
-            sums += self._step(progress.step)
-            progress.step += 1
-            if progress.step % REPORT_EVERY and not progress.done:
-                continue
-            losses = (sums / (progress.step - since)).tolist()  # waits for the device
-            marks.append((progress.step, clock()))
-            progress.seconds = marks[-1][1] - begun
-            self._plan(marks, say)
-            say(self._report(losses, marks[-2:]))
-            sums.zero_()
-            since = progress.step
-            if marks[-1][1] >= deadline:
-                break
-            if progress.step % SAVE_EVERY == 0:
-                self._save()
-        self._save()
+        sums, since, done = torch.zeros(len(self.names), device=self.device), progress.step, self._share()
+        with _interrupt() as interrupted:
+            while not progress.done and not interrupted():
+                sums += self._step(progress.step)
+                progress.step += 1
+                if progress.step % REPORT_EVERY and not progress.done:
+                    continue
+                losses = (sums / (progress.step - since)).tolist()  # waits for the device
+                marks.append((progress.step, clock()))
+                progress.seconds = marks[-1][1] - begun
+                self._plan(marks, say)
+                say(self._report(losses, marks[-2:]))
+                advance(self._share() - done)
+                sums.zero_()
+                since, done = progress.step, self._share()
+                if marks[-1][1] >= deadline:
+                    break
+                if progress.step % SAVE_EVERY == 0:
+                    self._save()
+            self._save()
         return progress
 
     def _step(self, step: int) -> Tensor:
-        """One update; the losses of the model and of each draft depth, detached."""
-        settings = self.settings
-        factor = rate(step, self.progress.total, warmup=settings.warmup, decay_share=settings.decay_share)
-        ids = self.batches.at(step)
-        parts = torch.split(ids, settings.micro_batch)
-        losses = torch.zeros(settings.ahead, device=self.device)
-        for part in parts:
-            losses += self._accumulate(part) * (len(part) / len(ids))
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip, foreach=True)
+        """One update; the losses, detached."""
+        schedule = self._schedule
+        factor = rate(step, self.progress.total, warmup=schedule.warmup, decay_share=schedule.decay_share)
+        losses = self.gradients(step)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip, foreach=True)
         for optimiser, base_rates in zip(self.optimisers, self._base_rates, strict=True):
             for group, base in zip(optimiser.param_groups, base_rates, strict=True):
                 group["lr"] = base * factor
@@ -90,17 +126,16 @@ class Trainer:
             optimiser.zero_grad(set_to_none=True)
         return losses
 
-    def _accumulate(self, ids: Tensor) -> Tensor:
-        settings, share = self.settings, len(ids) / self.batches.batch
-        head = self.model.head_weight
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            losses = torch.stack([self._entropy(h, head, t) for h, t in depths(self.model, ids, settings.draft_depth)])
-        torch.autograd.backward((losses * self._weights).sum() * share)
-        return losses.detach()
+    def _share(self) -> float:
+        """How much of the run is done, 0 to 1."""
+        progress = self.progress
+        if progress.total is not None:
+            return progress.step / progress.total
+        return min(1.0, progress.seconds / (60 * self._schedule.minutes)) if self._schedule.minutes else 0.0
 
     def _plan(self, marks: list[tuple[int, float]], say: Callable[[str], None]) -> None:
         """Sets how many steps the run has, once its speed is known."""
-        progress, minutes = self.progress, self.settings.minutes
+        progress, minutes = self.progress, self._schedule.minutes
         if progress.total is None and minutes is not None and len(marks) > MEASURE_TO:
             (first, start), (last, end) = marks[MEASURE_FROM], marks[-1]
             left = 60 * minutes - progress.seconds
@@ -111,15 +146,37 @@ class Trainer:
         progress = self.progress
         if not all(map(math.isfinite, losses)):
             raise TandemError(f"step {progress.step}: the loss is {losses}; remove {self.path} or lower --lr")
-        names = ["loss", *(f"draft_{depth}" for depth in range(1, len(losses)))]
-        progress.history.append({"step": progress.step} | dict(zip(names, losses, strict=True)))
+        progress.history.append({"step": progress.step} | dict(zip(self.names, losses, strict=True)))
         line = f"step {progress.step}/{progress.total or '?'}  " + "  ".join(
-            f"{name} {loss:.4f}" for name, loss in zip(names, losses, strict=True)
+            f"{name} {loss:.4f}" for name, loss in zip(self.names, losses, strict=True)
         )
         if len(marks) == 2:
-            tokens = REPORT_EVERY * self.settings.batch * self.settings.length
-            line += f"  {tokens / max(marks[1][1] - marks[0][1], 1e-9) / 1000:.0f}k tokens/s"
+            tokens = REPORT_EVERY * self._schedule.step_tokens
+            line += f"  {tokens / max(marks[1][1] - marks[0][1], 1e-9) / 1000:.1f}k tokens/s"
         return f"{line}  {progress.seconds:.0f} s"
 
     def _save(self) -> None:
         save(self.path, self.run, self.model, self.optimisers, self.progress)
+
+
+@contextmanager
+def _interrupt() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed; it is passed on when the block is left. A second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt

@@ -64,10 +64,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimisers(model: nn.Module, lr: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Muon over matrices but the embedding and the head, AdamW over those (with decay) and vectors (without)."""
+    """Muon over matrices but tables of the vocabulary, AdamW over those (with decay) and vectors (without)."""
     matrices, tables, others = [], [], []
     for name, parameter in model.named_parameters():
-        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+        if name.endswith(("embed_tokens.weight", "lm_head.weight", "_codebook")):
             tables.append(parameter)
         elif parameter.ndim == 2 and min(parameter.shape) >= 16:
             matrices.append(parameter)

@@ -21,10 +21,10 @@ from tandem.compile.train.card import card
 from tandem.compile.train.corpus import Corpus, read_corpus
 from tandem.compile.train.evaluate import held_out, write
 from tandem.compile.train.export import export, round_weights
-from tandem.compile.train.loop import Trainer
 from tandem.compile.train.model import Model
 from tandem.compile.train.shape import complete
 from tandem.compile.train.state import Progress, Settings, identity
+from tandem.compile.train.trainer import Trainer
 from tandem.errors import UsageError
 
 PROMPTS = (

@@ -39,6 +39,11 @@ class Settings:
         """Tokens that a window needs behind its own."""
         return 1 + self.draft_depth
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a step learns from."""
+        return self.batch * self.length
+
 
 @dataclass(slots=True)
 class Progress:

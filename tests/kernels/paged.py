@@ -43,7 +43,8 @@ class Paged:
         order = np.random.default_rng(seed).permutation(num_pages)[: lanes * blocks]
         self.table = order.reshape(lanes, blocks).astype(np.int32)
 
-    def _where(self) -> dict[str, Argument]:
+    def where(self) -> dict[str, Argument]:
+        """The arguments by which a kernel finds the cache."""
         table = np.full((len(self.table), self.table.shape[1] + 2), BEYOND, np.int32)
         table[:, : self.table.shape[1]] = self.table
         return {
@@ -60,7 +61,7 @@ class Paged:
         k, v = poisoned(k.reshape(count, width), width + 3), poisoned(v.reshape(count, width), width + 5)
         call(
             path or library(), f"kv_write_{self.dtype}", threads, count=count, k=k, k_stride=width + 3, v=v,
-            v_stride=width + 5, lane=lane, slot=slot, **self._where(),
+            v_stride=width + 5, lane=lane, slot=slot, **self.where(),
         )  # fmt: skip
 
     def turn_and_write(
@@ -78,7 +79,7 @@ class Paged:
         call(
             path or library(), f"rotary_kv_write_{self.dtype}", threads, count=count, lane=lane, slot=slot, cos=cos,
             sin=sin, position=position, y=y, y_stride=width + 2, heads=heads, half=cos.shape[1], **given,
-            **self._where(),
+            **self.where(),
         )  # fmt: skip
         return written(y, count, width).reshape(q.shape)
 
@@ -87,7 +88,7 @@ class Paged:
     ) -> None:
         call(
             path or library(), f"kv_move_{self.dtype}", threads, count=len(lane), lane=lane, source=source,
-            target=target, **self._where(),
+            target=target, **self.where(),
         )  # fmt: skip
 
     def attend(
@@ -104,7 +105,7 @@ class Paged:
             path or library(), kernel, threads, count=count, q=poisoned(q.reshape(count, width), width + 3),
             q_stride=width + 3, position=position, lane=lane, prefix=prefix,
             ancestor=nowhere if ancestor is None else ancestor, ancestor_stride=ANCESTORS, y=y, y_stride=width + 2,
-            heads=heads, scale=scale, **self._where(),
+            heads=heads, scale=scale, **self.where(),
         )  # fmt: skip
         return written(y, count, width).reshape(q.shape)
 

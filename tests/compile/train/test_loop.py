@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tandem.compile.models.families import resolve
 from tandem.compile.train import loop
 from tandem.compile.train.batches import Batches
-from tandem.compile.train.loop import Trainer
 from tandem.compile.train.model import Model
 from tandem.compile.train.optimise import Muon, optimisers, orthogonal, rate
 from tandem.compile.train.shape import complete
 from tandem.compile.train.state import Settings, identity
+from tandem.compile.train.trainer import Trainer
 from tandem.errors import TandemError, UsageError
 
 SMALL = {"batch": 4, "micro_batch": 4, "length": 24, "warmup": 2, "lr": 2e-2}
