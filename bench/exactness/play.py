@@ -85,7 +85,7 @@ class Play:
     def turn(self, number: int) -> Result:
         """Plays the turn of that number."""
         way, prompts = WAYS[number % len(WAYS)], self.prompts(number)
-        plain = [self._serve([prompt], None, None, PriceModel())[0] for prompt in prompts]
+        plain = [self._serve([prompt], None, "staircut", PriceModel())[0] for prompt in prompts]
         answers = {prompt: sink.ids for prompt, sink in zip(prompts, plain, strict=True)}
         drafters = way.drafters(answers, self._executor.geometry.vocab_size, len(prompts), number)
         found = self._serve(prompts, drafters, way.router(), prices_of(way, self._prices))

@@ -184,6 +184,13 @@ def test_who_knows_the_text_is_no_slower_than_who_does_not():
     assert json.loads(json.dumps(facts)) == facts
 
 
+def test_who_knows_the_text_spends_no_row_on_its_last_token():
+    """The target says it itself."""
+    found = text_of([1, 2, 3], {1: [DraftTree.chain(1, [2, 3], [0.9, 0.9], "local")]})
+    (tally,) = replay(found, ["prophet"])["prophet"].values()
+    assert (tally.rounds, tally.rows, tally.tokens) == (1, 2, 2)
+
+
 def test_names_of_policies():
     require_names(POLICIES)
     with pytest.raises(UsageError, match="'guess'"):

@@ -60,6 +60,13 @@ def test_a_tree_is_full_and_holds_the_walk(known, max_nodes, mode):
         assert tuple(known.greedy[:depth]) in paths
 
 
+@pytest.mark.parametrize("mode", ["paths", "nodes"])
+@pytest.mark.parametrize(("slots", "k", "every"), [(2, 2, 6), (3, 2, 14), (2, 3, 12), (3, 3, 39)])
+def test_where_there_is_room_every_path_is_in(slots, k, every, mode):
+    known = Known(slots, k, seed=3)
+    assert len(known.paths(known.lattice.tree(every, mode))) == len(known.paths(known.lattice.tree(99, mode))) == every
+
+
 @given(st.builds(Known, st.integers(1, 3), st.integers(1, 3), st.integers(0, 10_000)), st.integers(0, 3))
 def test_no_tree_around_the_walk_expects_more_than_nodes(known, more):
     slots, k = known.candidates.shape
