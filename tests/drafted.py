@@ -12,7 +12,8 @@ from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import Request
 from tests.fake_drafting import Drafting, DraftingExecutor, RecurrentDraftingExecutor
-from tests.fakes import EvenRouter, FreePrices, Recorder, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, geometry, plain_text
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 KINDS = [DraftingExecutor, RecurrentDraftingExecutor]

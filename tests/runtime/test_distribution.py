@@ -20,7 +20,8 @@ from tandem.runtime.noise import word
 from tandem.runtime.request import Request, Sampling
 from tandem.runtime.round import walk
 from tandem.runtime.sampling import draw
-from tests.fakes import EvenRouter, Recorder
+from tests.fake_routers import EvenRouter
+from tests.fakes import Recorder
 from tests.toy import Stubborn, ToyExecutor
 
 LEAST_P = 1e-3

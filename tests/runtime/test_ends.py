@@ -12,7 +12,8 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Penalties, Request, Sampling
 from tandem.tree import DraftTree
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 
 VOCAB = geometry().vocab_size
 PROMPT = (1,)

@@ -20,7 +20,8 @@ from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.staircut import StairCut
 from tests.fake_guide import Remainders
 from tests.fake_recurrent import RecurrentExecutor, state_of
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, marks, plain_text
+from tests.fake_routers import EvenRouter, FreePrices, RandomRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry, marks, plain_text
 from tests.penalties_reference import penalties
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length

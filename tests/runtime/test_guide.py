@@ -12,7 +12,8 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Request
 from tests.fake_guide import Remainders, forbidden
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, marks, plain_text, row_logits
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, ScriptedExecutor, geometry, marks, plain_text, row_logits
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 REQUEST = Request((7, 3), 40, guides=(Remainders,))

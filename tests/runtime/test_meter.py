@@ -21,7 +21,8 @@ from tandem.runtime.router.staircut import StairCut
 from tandem.runtime.worker import Worker
 from tandem.tree import DraftTree
 from tests.exposition import read, value
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 from tests.runtime.router.replay import flat_table
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length

@@ -8,7 +8,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Entry
 from tandem.runtime.prefill import ALONE, IN_COMPANY
 from tandem.runtime.request import Request
-from tests.fakes import EvenRouter, Recorder, ScriptedExecutor, geometry
+from tests.fake_routers import EvenRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry
 
 WIDE = geometry(context_length=2048, max_rows=256)
 STEP = {"1": 10.0, "256": 265.0}

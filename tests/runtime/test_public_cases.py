@@ -13,7 +13,8 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Penalties, Request, Sampling
-from tests.fakes import EvenRouter, FreePrices, Recorder, Script, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, Script, ScriptedExecutor, geometry, plain_text
 from tests.runtime.test_engine import engine_for, serve
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length

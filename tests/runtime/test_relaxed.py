@@ -11,7 +11,8 @@ import pytest
 from tandem.runtime.engine import Engine
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import Penalties, Request, Sampling
-from tests.fakes import EvenRouter, FreePrices, Recorder
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder
 from tests.service import ScriptedWorker, scripted_service
 from tests.toy import Stubborn, ToyExecutor
 

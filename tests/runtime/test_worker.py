@@ -12,7 +12,8 @@ from tandem.runtime import worker as module
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, LaneStats, Request
 from tandem.runtime.worker import Worker
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 
 WAIT = 30.0
 

@@ -20,7 +20,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.loading import LoadOptions, examine, load, open_executor
 from tandem.runtime.request import Request
 from tests.compile.models import oracle
-from tests.fakes import EvenRouter, Recorder
+from tests.fake_routers import EvenRouter
+from tests.fakes import Recorder
 
 NUM_IDS = 12
 

@@ -13,7 +13,8 @@ from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.drafters.shelves import open_shelves
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, Request
-from tests.fakes import EvenRouter, FreePrices, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 from tests.runtime.drafters.stores import TOKENIZER, VOCAB, documents, until
 
 CONTEXT = geometry().context_length

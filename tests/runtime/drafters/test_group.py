@@ -15,7 +15,8 @@ from tandem.runtime.request import FinishReason, Request, Sampling
 from tests.drafted import KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, group, serve
 from tests.fake_drafting import Drafting, DraftingExecutor
 from tests.fake_guide import Remainders
-from tests.fakes import RandomRouter, Recorder, geometry, marks
+from tests.fake_routers import RandomRouter
+from tests.fakes import Recorder, geometry, marks
 
 requests_ = st.builds(
     Request,

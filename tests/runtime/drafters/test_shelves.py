@@ -22,7 +22,8 @@ from tandem.runtime.drafters.votes import REACH
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import Request, Sampling
 from tests.artifacts.corpora import TOKENIZER, write
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices, RandomRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 

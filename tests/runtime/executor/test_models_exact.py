@@ -16,7 +16,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tests.compile.models import oracle
-from tests.fakes import RandomRouter, Recorder
+from tests.fake_routers import RandomRouter
+from tests.fakes import Recorder
 from tests.staged import Staged, stage
 from tests.tiny import VOCAB_SIZE, make_checkpoint
 from tests.tiny_hybrid import add_mtp

@@ -19,7 +19,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.grammar import specification
 from tandem.runtime.request import FinishReason, Penalties, Request, Sampling
 from tandem.tree import DraftTree
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter, FreePrices, RandomRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 from tests.grammars import END, INTEGER, VOCAB, constrained_text, ids, json_source, legal, text_of
 from tests.runtime.grammar.kinds import GRAMMARS, KINDS, MAKERS, SOURCES, guide_of
 

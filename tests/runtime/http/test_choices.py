@@ -20,7 +20,8 @@ from tandem.runtime.http.app import build_app
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling, Ticket
 from tandem.runtime.seeds import choice_seed
 from tandem.runtime.worker import Worker
-from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor, geometry, marks, plain_text, row_logits
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import ScriptedExecutor, geometry, marks, plain_text, row_logits
 from tests.service import CONTEXT_LENGTH, IM_END, PATIENCE, ScriptedWorker, on_loopback, scripted_service
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -135,7 +135,8 @@ def test_the_next_client_is_served_as_by_a_fresh_server() -> None:
     """BUG-53 on the engine itself: its lane is free, and the same request gets the same text."""
     from tandem.runtime.engine import Engine
     from tandem.runtime.worker import Worker
-    from tests.fakes import FreePrices, ScriptedExecutor, geometry
+    from tests.fake_routers import FreePrices
+    from tests.fakes import ScriptedExecutor, geometry
 
     capacities = geometry(context_length=200, vocab_size=258)
     engine = Engine(

@@ -24,7 +24,8 @@ from tandem.runtime.thinking.budget import PERCENT
 from tandem.runtime.thinking.guide import REASONS as REASONS_TO_CLOSE
 from tandem.runtime.thinking.guide import SOURCE as CLOSING
 from tandem.runtime.worker import Worker
-from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import ScriptedExecutor
 from tests.service import ScriptedWorker, scripted_service
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"

@@ -16,7 +16,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
 from tandem.runtime.reading.formats import Format
 from tandem.runtime.worker import Worker
-from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor, geometry
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import ScriptedExecutor, geometry
 from tests.readings import function
 from tests.service import IM_END, scripted_service
 

@@ -19,7 +19,8 @@ from tandem.runtime.http.app import build_app
 from tandem.runtime.live import Totals
 from tandem.runtime.request import Request
 from tandem.runtime.worker import Worker
-from tests.fakes import EvenRouter, Recorder, ScriptedExecutor, geometry, plain_text
+from tests.fake_routers import EvenRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 from tests.service import ScriptedWorker, scripted_service
 
 TABLE = {

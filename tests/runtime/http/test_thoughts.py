@@ -21,7 +21,8 @@ from tandem.runtime.service import Service
 from tandem.runtime.thinking.model import BARE_CLOSING, QWEN_CLOSING, thinking_model
 from tandem.runtime.worker import Worker
 from tests.exposition import value
-from tests.fakes import EvenRouter, FreePrices, ScriptedExecutor, geometry
+from tests.fake_routers import EvenRouter, FreePrices
+from tests.fakes import ScriptedExecutor, geometry
 from tests.service import IM_END, TEMPLATE, ScriptedWorker, byte_tokenizer, scripted_service
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -19,7 +19,8 @@ from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
 from tandem.runtime.thinking.guide import BUDGET, SOURCE, Closings, ThoughtsGuide
 from tandem.runtime.thinking.watcher import Loop, Watcher
 from tests.fake_recurrent import RecurrentExecutor
-from tests.fakes import EvenRouter, FreePrices, RandomRouter, Recorder, ScriptedExecutor, geometry
+from tests.fake_routers import EvenRouter, FreePrices, RandomRouter
+from tests.fakes import Recorder, ScriptedExecutor, geometry
 from tests.thinking_reference import BARE, USUAL, WORDS, thoughtful_text
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
