@@ -105,7 +105,7 @@ class Rounds:
             candidates.append(lane.propose(most, vocab_size))
             drafted = drafted or bool(candidates[-1])
         draft_ms = self._ask_model(lanes, indices, starts, candidates)
-        drafted = drafted or (bool(draft_ms) and any(candidates))
+        drafted = drafted or bool(draft_ms)  # what was asked for nothing has cost time too
         trees = self._router.choose(candidates, starts, self._max_rows, indices, draft_ms) if drafted else []
         if trees and any(tree.num_drafted for tree in trees):
             committed = self._verify(lanes, indices, starts, trees)

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable
 
 from tandem.errors import UsageError
-from tandem.keys import MAX_TREE_ROWS
+from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel
+from tandem.runtime.drafters.chain import CHAIN
 from tandem.runtime.meter import Plain
 from tandem.runtime.round import Router
 from tandem.runtime.router.baselines import BudgetRouter, FixedRouter
-from tandem.runtime.router.costs import Prior
 from tandem.runtime.router.length import LengthRouter
 from tandem.runtime.router.staircut import StairCut
 
@@ -28,12 +28,15 @@ def make_router(
     *,
     recurrent: bool = False,
     learn_cost: bool = True,
-    draft_prior: Prior = lambda source, context_class, lanes: 0.0,
     declined: Callable[[Plain], None] = lambda reason: None,
 ) -> Router:
     """The router called `name`, one of NAMES. UsageError for another."""
     if name == "staircut":
-        return StairCut(prices, recurrent=recurrent, declined=declined, draft_prior=draft_prior, learn_cost=learn_cost)
+
+        def draft_ms(source: str, context_class: int, lanes: int) -> float:
+            return CHAIN * prices.ms(context_class, Kind.DRAFT, lanes)
+
+        return StairCut(prices, recurrent=recurrent, declined=declined, draft_prior=draft_ms, learn_cost=learn_cost)
     if name == "length":
         return LengthRouter(declined=declined)
     if name == "budget":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from itertools import count
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,8 +15,10 @@ from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.meter import Lost
 from tandem.runtime.request import Request
+from tandem.tree import DraftTree
 from tests.drafted import VOCAB, check, engine_over, serve
 from tests.fake_drafting import DraftingExecutor, Spoil
+from tests.fake_routers import EvenRouter
 
 
 def spoilt(field: str, value: float) -> Spoil:
@@ -48,6 +51,21 @@ def test_what_is_no_guess_costs_its_lane_the_model(what: str, caplog: pytest.Log
     assert [sink.stats.drafted > 0 for sink in sinks if sink.stats] == [False, True]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no guess" in caplog.text
+
+
+def test_a_router_hears_what_a_model_took_that_guessed_nothing() -> None:
+    class Hearing(EvenRouter):
+        heard: ClassVar[list[float]] = []
+
+        def choose(self, candidates: list[list[DraftTree]], *more: Any) -> list[DraftTree]:
+            if not any(candidates):
+                self.heard.append(more[-1]["mtp"])
+            return super().choose(candidates, *more)
+
+    executor, request = DraftingExecutor(accuracy=1.0, spoil=SPOILT["NaN logit"]), Request((1, 2, 3), 20)
+    engine = engine_over(executor, router=(router := Hearing()))
+    check(engine, executor, [request], serve(engine, request))
+    assert len(router.heard) == 1 and router.heard[0] > 0
 
 
 def test_a_second_choice_that_is_impossible_is_none() -> None:

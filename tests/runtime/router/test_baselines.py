@@ -114,6 +114,14 @@ def test_a_router_by_name_says_why_it_is_plain(name, kind):
     router.close(0)
 
 
+@pytest.mark.parametrize(("ms", "asked"), [(0.01, True), (1000.0, False)])
+def test_a_draft_that_was_never_measured_costs_its_price(ms, asked):
+    router = make_router(
+        "staircut", PriceModel({"1024": flat_table()["1024"] | {"draft": {"1": ms}}}), learn_cost=False
+    )
+    assert router.wants_model([[line([0.9, 0.8])]], [100], 32, [0], "mtp") is asked
+
+
 @pytest.mark.parametrize(
     "name", ["", "Staircut", "fixed", "fixed:", "fixed:0", "fixed:33", "fixed:07", "fixed:8 ", "8"]
 )

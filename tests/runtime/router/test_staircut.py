@@ -27,7 +27,6 @@ def buckets() -> dict[str, Any]:
 
 def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
     router = StairCut(PriceModel(cpu_table()))
-    router.open(1)
     guess = line([0.8, 0.7, 0.6, 0.5])
     eager = play(router, guess, [99], lane=1).num_drafted
     for _ in range(60):
