@@ -110,6 +110,7 @@ def _calls() -> dict[str, tuple[object, ...]]:
     tail, raw, state = torch.zeros(2, 3, 6), torch.zeros(2, 6), torch.zeros(2, 2, 6, 6)
     delta, factors = (heads[:, :1], heads[:, 1:2], heads[:, 2:], pair, pair), (raw[:, None], torch.zeros(2, 2, 6))
     factors, moves = (*factors, torch.zeros(2, 2)), (int32(0), int32(0), int32(1), int32(3))
+    block, book = (int32(0, 1), int32(0, 0)), normal(5, 3, dtype=torch.float32)
     return {
         "embedding": (int32(1), normal(3, 4, dtype=torch.bfloat16)),
         "linear": (heads[:, 0], normal(5, 6), None),
@@ -133,6 +134,10 @@ def _calls() -> dict[str, tuple[object, ...]]:
         "scatter_rows": (heads[:, 0], torch.zeros(4, 6), int32(3, -1)),
         "argmax_gap": (heads[:, 0],),
         "top_k": (heads[:, 0], 2),
+        "block_attention": (heads, *cache, block[0], rows, block[1], table, 0.5, 2, 4),
+        "block_conv": (flat, normal(2, 6, dtype=torch.float32), normal(12, dtype=torch.float32), *block, 2),
+        "lattice_scores": (int32(1, 0)[None], flat[:1, :2], flat[:1, :3], rows, int32(1), *block, book, book),
+        "lattice_walk": (heads[:1, :2, :2].contiguous(), int32(1), *block),
     }
 
 
