@@ -99,15 +99,20 @@ class Ledger:
         """`rounds` will be plain whatever the model promises: what it was found to cost goes back to the prior."""
         self._drafted[Arm.MODELLED].fade(rounds)
 
-    def allows(self, arm: Arm, gain: float = 1.0) -> bool:
-        """Whether a round expected to be `gain` times as fast as plain may draft.
+    def allows(self, arm: Arm, gain: float | None = None) -> bool:
+        """Whether a round expected to be `gain` times as fast as plain may draft; None if nobody knows yet.
 
-        While the arm loses it must promise more than it fell short, at what such rounds take and not at their prices,
-        or wait for the next probe.
+        Promises are weighed by what such rounds take against their prices, which leave out the host's part: where a
+        step takes no longer than that, most of a round. While the arm loses it must promise more than it fell short, or
+        wait for the next probe.
         """
         shortfall, drafted = self.shortfall(arm), self._drafted[arm]
-        gain *= min(1.0, drafted.priced / drafted.took)
-        return shortfall <= MARGIN or gain > shortfall * MARGIN or drafted.since >= drafted.wait
+        loses = shortfall > MARGIN
+        if loses and drafted.since >= drafted.wait:
+            return True
+        if gain is None:
+            return not loses
+        return gain * min(1.0, drafted.priced / drafted.took) > (shortfall * MARGIN if loses else 1.0)
 
     def settle(self, arm: Arm, ms: float, tokens: int, priced: float | None = None) -> None:
         """One round's wall time and committed tokens; by its price it takes as long as `priced` plain tokens."""
