@@ -78,7 +78,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     profile = bundles.profile_of(options.bundle)
     context = Context(Roster({profile: options.bundle}, Path(), options.threads), options.repeats, options.tokens)
     loading = dict(word.partition("=")[::2] for word in options.option)
-    ways = (PLAIN, Way("drafted", options=loading)) if loading else (PLAIN, Way("drafted"))
+    ways = (PLAIN, Way("drafted", options=loading))
     for behind in options.context or [0]:
         for workload in options.only or WORKLOADS:
             prompts = prompts_of(workload, context.prompts, behind)
@@ -92,7 +92,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def prompts_of(workload: str, prompts: Prompts, behind: int) -> list[Prompt]:
-    """A workload's prompts, all of them behind `behind` tokens of foreign text."""
+    """A workload's prompts, or every other one of them behind `behind` tokens of foreign text."""
     of = {"prose": prompts.prose, "chat": prompts.chats, "code": prompts.code, "edit": prompts.edits}
     found = of[workload]() if workload in of else [prompts.copy()]
     if not behind:

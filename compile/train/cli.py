@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,22 +37,32 @@ def _layer_ids(context: click.Context, option: click.Parameter, text: str | None
     return found
 
 
+def text_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Flags that say where text comes from, beside Python's own library."""
+    options = (
+        click.option("--archives", type=FOLDER, multiple=True, help="Folder of wheels and source archives."),
+        click.option("--installed", type=FOLDER, multiple=True, help="A site-packages folder."),
+        click.option(
+            "--folder",
+            "folders",
+            type=(str, str, str, FOLDER),
+            multiple=True,
+            metavar="NAME VERSION LICENCE PATH",
+            help="A folder of text whose licence you know.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, epilog=EXAMPLES)
 def group() -> None:
     """Train a small hybrid model from nothing, or a drafter for any model."""
 
 
 @group.command()
-@click.option("--archives", type=FOLDER, multiple=True, help="Folder of wheels and source archives.")
-@click.option("--installed", type=FOLDER, multiple=True, help="A site-packages folder.")
-@click.option(
-    "--folder",
-    "folders",
-    type=(str, str, str, FOLDER),
-    multiple=True,
-    metavar="NAME VERSION LICENCE PATH",
-    help="A folder of text whose licence you know.",
-)
+@text_flags
 @click.option("--vocab-size", default=8192, help="Tokens of the tokenizer.")
 @click.option("--package-bytes", default=4_000_000, help="Most code, and most documentation, of one package.")
 @click.option("--tokenizer-bytes", default=60_000_000, help="Text that the tokenizer is made from.")
@@ -141,16 +152,7 @@ def run(
 @click.option("--state", type=PATH, required=True, help="Folder to go on from, and to save to.")
 @click.option("-o", "--output", type=PATH, required=True, help="Folder of the drafter.")
 @click.option("--written", type=PATH, help="Folder of what the target wrote, which runs may share.  [default: --state]")
-@click.option("--archives", type=FOLDER, multiple=True, help="Folder of wheels and source archives to take text from.")
-@click.option("--installed", type=FOLDER, multiple=True, help="A site-packages folder to take text from.")
-@click.option(
-    "--folder",
-    "folders",
-    type=(str, str, str, FOLDER),
-    multiple=True,
-    metavar="NAME VERSION LICENCE PATH",
-    help="A folder of text whose licence you know.",
-)
+@text_flags
 @click.option("--package-bytes", default=2_000_000, help="Most code, and most documentation, of one package.")
 @click.option("--block", default=16, type=click.IntRange(2, 32), help="Rows of a block; one less is drafted.")
 @click.option("--layers", default=2, type=click.IntRange(1), help="Layers of the drafter.")

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.spec import HybridSpec
 from tandem.compile.train.recurrence import delta_rule
 
@@ -39,7 +40,7 @@ class GatedNorm(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    def __init__(self, spec: HybridSpec) -> None:
+    def __init__(self, spec: HybridSpec | Dflash2Spec) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)
         self.up_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.rope import rope_tables
-from tandem.compile.train.layers import turned
+from tandem.compile.train.layers import SwiGLU, turned
 
 
 class Norm(nn.Module):
@@ -98,18 +98,6 @@ class Attention(nn.Module):
 
     def _heads(self, project: nn.Linear, x: Tensor) -> Tensor:
         return project(x).unflatten(-1, (-1, self.spec.head_dim))
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, spec: Dflash2Spec) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(spec.intermediate_size, spec.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
 
 
 class Layer(nn.Module):
