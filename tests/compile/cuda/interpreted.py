@@ -101,6 +101,10 @@ class InterpretedExecutor:
         dtype = DTYPES[value.dtype]
         return region[: len(region) // dtype.itemsize * dtype.itemsize].view(dtype)
 
+    def region(self, name: str) -> np.ndarray:
+        """Its bytes, as they lie there."""
+        return self._regions[name].numpy()
+
     def logits(self, output: int) -> np.ndarray:
         return self._io["logits"][output]
 

@@ -1,4 +1,4 @@
-"""The Triton kernels around the head: rows picked, rows left, the largest logit with its lead, ties and NaN included."""
+"""The Triton kernels around the head: rows picked and left, the largest logit with its lead, ties and NaN included."""
 
 from __future__ import annotations
 
