@@ -167,11 +167,11 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         yield "drawn", "int32", (g.max_outputs,)  # -1 where no draw was wished
     yield "argmax", "int32", (g.max_outputs,)
     yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
-    yield "logits", "float32", (g.max_outputs, g.vocab_size)
     if g.drafter:  # a draft's, the likeliest first; the last is the log of the sum of all exponentials
         yield "draft_token", "int32", (g.max_outputs, g.drafter.top)
         yield "draft_logit", "float32", (g.max_outputs, g.drafter.top)
         yield "draft_lse", "float32", (g.max_outputs,)
+    yield "logits", "float32", (g.max_outputs, g.vocab_size)  # last: a host brings them only where they are wanted
 
 
 class IoLayout:

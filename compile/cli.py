@@ -106,8 +106,6 @@ def command(
         context_length=max_seq_len,
         drafter=drafter,
     )
-    if plan.undrafted:
-        _say(plan.undrafted, quiet)
     if dry_run:
         return _print(plan.summary(), as_json)
     if manifest := _built_already(target, plan):

@@ -41,8 +41,6 @@ class Plan:
     weight_bytes: int
     resolved: Resolved
     drafter: DrafterRecord | None
-    undrafted: str = ""
-    """Why a layer that drafts is left out, for whoever did not ask for that."""
 
     @property
     def device(self) -> str:
@@ -89,7 +87,7 @@ def make_plan(
 ) -> Plan:
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
-    With `drafter` `auto` a layer of the checkpoint that drafts comes along, where the device has programs for it.
+    With `drafter` `auto` a layer of the checkpoint that drafts comes along.
 
     Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes,
     CheckpointError for tensors that are missing, misshapen or unknown, and for ends of text that no text can have.
@@ -98,8 +96,7 @@ def make_plan(
     target = find_target(device, spec, chosen)
     target.require(spec, chosen)
     context = _context(spec, context_length)
-    found = drafter == "auto" and has_mtp(spec, checkpoint)
-    mtp = found and target.drafts
+    mtp = drafter == "auto" and has_mtp(spec, checkpoint)
     geometry = target.geometry(spec, chosen, context, drafter=mtp)
     record = _mtp(digest, spec) if mtp else None
     _require_stops(spec, checkpoint)
@@ -118,7 +115,6 @@ def make_plan(
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    unserved = f"no drafter: {target.device} has no programs yet for the layer of this checkpoint that drafts (MTP)"
     return Plan(
         name,
         spec,
@@ -128,7 +124,6 @@ def make_plan(
         weight_bytes(spec, chosen, target.layout, drafter=mtp),
         resolved,
         record,
-        unserved if found and not mtp else "",
     )
 
 

@@ -65,11 +65,6 @@ class Target(Protocol):
         """UsageError for a model or a profile that it has no kernels for."""
         ...
 
-    @property
-    def drafts(self) -> bool:
-        """Whether it has programs for a checkpoint's layer that drafts."""
-        ...
-
     def geometry(
         self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False
     ) -> Geometry: ...

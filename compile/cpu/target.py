@@ -81,10 +81,6 @@ class CpuTarget:
     def require(self, spec: LlamaSpec, profile: Profile) -> None:
         """Every model and profile has kernels here."""
 
-    @property
-    def drafts(self) -> bool:
-        return True
-
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
         max_rows = min(MAX_ROWS, context_length)
         return geometry(spec, profile, context_length, max_rows=max_rows, max_lanes=MAX_LANES, drafter=drafter)

@@ -2,7 +2,8 @@
 
 Grids are part of a CUDA graph, so every row bucket and every context class has a program of its own. A chain's verify
 and an extend of as many rows are the same launches, so they are one program, unless a recurrent state tells them apart.
-Long prefills loop over the context, and a commit and a draw do not look at it: they are for any class.
+Long prefills and drafts loop over the context, and a commit, a draw and a sync do not look at it: they are for any
+class.
 """
 
 from __future__ import annotations
@@ -40,5 +41,11 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
             yield from (Shape(kinds, bound, rows) for rows in BUCKETS)
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
     yield Shape((Kind.COMMIT,), ANY, ANY)
+    if geometry.drafter:
+        for bound in context_classes(geometry.context_length):
+            yield from (Shape((Kind.DRAFT,), bound, rows) for rows in BUCKETS)
+        chunks = [rows for rows in CHUNKS if rows <= geometry.max_rows]
+        yield from (Shape((Kind.DRAFT,), ANY, rows) for rows in chunks)
+        yield from (Shape((Kind.SYNC,), ANY, rows) for rows in (*BUCKETS, *chunks))
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)

@@ -93,13 +93,8 @@ class CudaTarget:
         for form in (profile.matrix, profile.table):
             rows.require(form)
 
-    @property
-    def drafts(self) -> bool:
-        return False
-
     def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
-        assert not drafter
-        return geometry(spec, profile, context_length)
+        return geometry(spec, profile, context_length, drafter=drafter)
 
     def num_programs(self, geometry: Geometry) -> int:
         return sum(1 for _ in entries.shapes(geometry))

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from tandem.artifacts.io import IoLayout
+from tandem.artifacts.io import Field, IoLayout
 from tandem.driver import Driver
-from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import owned
 from tandem.runtime.executor.inbox import Inbox
 
@@ -32,6 +32,7 @@ class Passes:
         self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
         self._drawn = fields.get("drawn", self._argmax)
+        self._guesses = (fields["draft_token"], fields["draft_lse"]) if "draft_lse" in fields else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
         told = (field for field in fields.values() if field is not self._logits)
@@ -50,12 +51,19 @@ class Passes:
         for lane, counts in rows.wishes.seen if rows.wishes is not None else ():
             self._bring(lane, counts)
         num_outputs = len(rows.output_row)
-        ms = self._pass(graph, rows.block_table, num_outputs, sample)
+        first = self._argmax if sample is None else self._drawn
+        ms = self._pass(graph, rows.block_table, (first, self._gap), num_outputs, sample)
         return self._inbox.outcome(num_outputs, ms, drew=sample is not None)
 
     def commit(self, graph: int, moves: Moves) -> float:
         self._inbox.set_moves(moves)
-        return self._pass(graph, moves.block_table, 0)
+        return self._pass(graph, moves.block_table)
+
+    def draft(self, graph: int, rows: DraftRows) -> DraftOutcome:
+        self._inbox.set_draft(rows)
+        num_outputs = len(rows.output_row)
+        ms = self._pass(graph, rows.block_table, self._guesses, num_outputs)
+        return self._inbox.guesses(num_outputs, ms)
 
     def logits(self, output: int) -> np.ndarray:
         """fp32 [V] of output row `output` of the last pass, copied when it is first asked for."""
@@ -78,8 +86,16 @@ class Passes:
         buffer.array.view(np.int32)[:] = counts
         self._driver.to_device(self._seen + lane * counts.nbytes, buffer.address, counts.nbytes, self.stream)
 
-    def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int, sample: int | None = None) -> float:
-        """Milliseconds from the first copy to the end of the last."""
+    def _pass(
+        self,
+        graph: int,
+        block_table: np.ndarray,
+        back: tuple[Field, Field] | None = None,
+        num_outputs: int = 0,
+        sample: int | None = None,
+    ) -> float:
+        """Milliseconds from the first copy to the end of the last, which brings what lies from the first field of
+        `back` to row `num_outputs` of the other."""
         self._rows.clear()
         driver, stream, host, device = self._driver, self.stream, self._host.address, self._address
         start = time.perf_counter()
@@ -89,9 +105,8 @@ class Passes:
         driver.launch(graph, stream)
         if sample is not None:
             driver.launch(sample, stream)
-        if num_outputs:
-            first = self._argmax if sample is None else self._drawn
-            place, end = first.offset, self._gap.offset + 4 * num_outputs
+        if back and num_outputs:
+            place, end = back[0].offset, back[1].offset + 4 * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)
         driver.synchronize(stream)
         return (time.perf_counter() - start) * 1e3

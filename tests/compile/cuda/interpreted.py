@@ -19,7 +19,7 @@ from tandem.compile.cuda.check import DTYPES
 from tandem.compile.cuda.entries import BUCKETS, Shape, shapes
 from tandem.compile.cuda.programs import Lowered, lower
 from tandem.keys import Kind
-from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda.shelf import choose
 from tandem.runtime.executor.inbox import Inbox
 from tandem.runtime.executor.regions import kv_bytes
@@ -43,6 +43,7 @@ class InterpretedExecutor:
         self._shapes = [shape for shape in shapes(g) if shape.rows in (0, *buckets)]
         self._lowered = dict[Shape, Lowered]()
         sizes = composer.region_bytes | {"kv": num_pages * g.page_bytes, "state": self.num_slots * g.state_bytes}
+        sizes |= {"draft_kv": num_pages * g.drafter.page_bytes} if g.drafter else {}
         self._regions = {name: torch.full((size,), 0xFF, dtype=torch.uint8) for name, size in sizes.items()}
         self._regions["weights"] = torch.from_numpy(np.array(composer.weights.data))
         self._io = self._layout.views(self._regions["io"].numpy())
@@ -63,6 +64,12 @@ class InterpretedExecutor:
         self._inbox.set_table(moves.block_table)
         self._run(Kind.COMMIT, len(moves.lane), 0)
         return 1.0
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        self._inbox.set_draft(rows)
+        self._inbox.set_table(rows.block_table)
+        self._run(kind, len(rows.token), max(rows.position) + 1)
+        return self._inbox.guesses(len(rows.output_row), 1.0)
 
     def _run(self, kind: Kind, rows: int, length: int) -> None:
         held = [shape for shape in self._shapes if kind in shape.kinds]

@@ -25,6 +25,7 @@ from tandem.kernels.cuda.build import Cubin, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tests.artifacts.cuda_sample import GPU
 from tests.tiny import make_checkpoint
+from tests.tiny_hybrid import add_mtp
 
 WIDTH, HEADS, HEAD_DIM, POSITIONS = 32, 2, 16, 100
 PLANE = 1, 2 * HEAD_DIM
@@ -128,14 +129,26 @@ def names(found: list[Launch]) -> list[str]:
 
 
 def composer(
-    folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256, **overrides: Any
+    folder: Path,
+    family: str = "llama",
+    profile: str = "bf16",
+    context_length: int = 256,
+    *,
+    drafter: bool = False,
+    **overrides: Any,
 ) -> CudaComposer:
-    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there."""
+    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there.
+
+    A `drafter` is the layer that such a checkpoint gets for it.
+    """
     made = make_checkpoint(folder / "checkpoint", family, **overrides)
+    if drafter:
+        add_mtp(made)
     checkpoint, chosen = open_checkpoint(str(made)), find_profile(profile)
     spec, path = resolve(checkpoint.config), folder / "weights"
-    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length)
-    return CudaComposer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
+    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length, drafter=drafter)
+    geometry = CudaTarget(GPU).geometry(spec, chosen, context_length, drafter=drafter)
+    return CudaComposer(spec, chosen, geometry, MappedWeights(path))
 
 
 def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin:
