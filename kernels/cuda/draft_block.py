@@ -2,7 +2,8 @@
 
 Attention takes two launches: `block_attention_split` reduces each span of positions by itself, `block_attention_merge`
 folds a row's spans in order. Spans have absolute borders, of a length that the window alone decides, so a short window
-keeps a whole GPU busy at any length of text, and no neighbour moves a bit. Letters as in `tandem.kernels.cuda.attention`.
+keeps a whole GPU busy at any length of text, and no neighbour moves a bit. Letters as in
+`tandem.kernels.cuda.attention`.
 """
 
 # ruff: noqa: E741 - m, l and acc are what every paper on online softmax calls them.
@@ -15,7 +16,7 @@ from tandem.kernels.cuda.attention import exponent_scale, padded
 from tandem.kernels.cuda.attention_tiles import ask_tile, fold_groups, load_rows, part_at
 from tandem.kernels.cuda.groups import TILE
 from tandem.kernels.cuda.kv import power_of_two
-from tandem.kernels.cuda.launch import Constant, Work, kernel, work
+from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import let_next, wait
 from tandem.kernels.cuda.parts import sum_of_parts
 from tandem.kernels.cuda.softmax import begun, empty, ended, take_tile
@@ -90,12 +91,11 @@ def block_attention_split(
     inside = row < behind
     positions = tl.load(position + row, mask=inside, other=-1)
     lanes, prefixes = tl.load(lane + row, mask=inside, other=-1), tl.load(prefix + row, mask=inside, other=-1)
-    if PDL:
-        if here < num_rows:
-            table = block_table + tl.load(lane + here) * TABLE_STRIDE
-            _ask_span(
-                k_cache, v_cache, table, kv_head, span, tl.load(prefix + here), WINDOW, SPAN, HEAD_DIM, BD, PAGE
-            )  # fmt: skip
+    if PDL and here < num_rows:
+        table = block_table + tl.load(lane + here) * TABLE_STRIDE
+        _ask_span(
+            k_cache, v_cache, table, kv_head, span, tl.load(prefix + here), WINDOW, SPAN, HEAD_DIM, BD, PAGE
+        )  # fmt: skip
     wait(PDL)
     while here < behind:  # rows of one block at a time: in a draft of whole blocks, all of the tile
         own_lane, own_prefix = tl.load(lane + here), tl.load(prefix + here)
@@ -178,10 +178,7 @@ def block_conv(
             there = i < tl.where(within >= tap, WIDTH, 0)
             value = sum_of_parts(x + (place - tap) * X_STRIDE + i, there, PARTS, WIDTH).to(tl.float32)
             factor = fixed[tap] + tl.load(added + tap * (WIDTH // GROUP), mask=there, other=0.0)
-            if tap == 0:
-                total = value * factor
-            else:
-                total = tl.where(there, tl.fma(value, factor, total), total)
+            total = value * factor if tap == 0 else tl.where(there, tl.fma(value, factor, total), total)
         tl.store(y + place * Y_STRIDE + i, total.to(y.dtype.element_ty), mask=inside)
 
 
@@ -221,7 +218,7 @@ def block_attention_works(
     most, stages = (16, 1) if itemsize == 4 else (128, 3) if head_dim <= 128 else (64, 2)
     tile_rows = min(block, max(1, most // group))
     pairs = padded(tile_rows * group)
-    shapes: dict[str, Constant] = {
+    shapes = {
         "ROWS": rows, "HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "BD": padded(head_dim),
         "BLOCK": block, "WINDOW": window, "SPAN": span_of(window), "SPANS": spans,
     }  # fmt: skip

@@ -75,9 +75,7 @@ def block_cache(
     return cache
 
 
-def attend_block(
-    cache: Paged, q: Tensor, blocks: Blocks, window: int, *, bucket: int = 0, context: int = 0
-) -> Tensor:
+def attend_block(cache: Paged, q: Tensor, blocks: Blocks, window: int, *, bucket: int = 0, context: int = 0) -> Tensor:
     """q [R, heads, D] -> [R, heads, D] fp32, through partial results that are NaN before."""
     module, (count, heads, head_dim) = interpreted("draft_block"), q.shape
     bucket = bucket or count + SPARE
