@@ -83,6 +83,10 @@ class InterpretedExecutor:
             for launch in lowered.launches:
                 interpret(launch, self._regions)
 
+    def region(self, name: str) -> np.ndarray:
+        """Its bytes, as they lie there."""
+        return self._regions[name].numpy()
+
     def logits(self, output: int) -> np.ndarray:
         return self._io["logits"][output]
 
