@@ -135,20 +135,26 @@ def composer(
     context_length: int = 256,
     *,
     drafter: bool = False,
+    block: dict[str, Any] | None = None,
     **overrides: Any,
 ) -> CudaComposer:
     """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there.
 
-    A `drafter` is the layer that such a checkpoint gets for it.
+    A `drafter` is the layer that such a checkpoint gets for it, or one of blocks, of the config `block`.
     """
     made = make_checkpoint(folder / "checkpoint", family, **overrides)
-    if drafter:
+    drafts: Drafter | None = None
+    if block is not None:
+        dflash2_oracle.make_drafter(folder / "drafter", block)
+        drafts = Dflash2(resolve_drafter(block), open_drafter(str(folder / "drafter")))
+    elif drafter:
         add_mtp(made)
+        drafts = Mtp()
     checkpoint, chosen = open_checkpoint(str(made)), find_profile(profile)
     spec, path = resolve(checkpoint.config), folder / "weights"
-    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length, drafter=drafter)
-    geometry = CudaTarget(GPU).geometry(spec, chosen, context_length, drafter=drafter)
-    return CudaComposer(spec, chosen, geometry, MappedWeights(path))
+    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length, drafter=drafts)
+    geometry = CudaTarget(GPU).geometry(spec, chosen, context_length, drafter=drafts)
+    return CudaComposer(spec, chosen, geometry, MappedWeights(path), block=drafts.block if drafts else None)
 
 
 def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin:

@@ -18,8 +18,8 @@ from tandem.kernels.cuda.lattice import lattice_scores_work, lattice_walk_work
 if TYPE_CHECKING:
     from tandem.compile.cuda.lowering import CudaLowering
 
-DRAFT: dict[Any, Any] = {}
-rule = registrar(DRAFT)
+BLOCKS: dict[Any, Any] = {}
+rule = registrar(BLOCKS)
 ops = torch.ops.tandem
 
 
