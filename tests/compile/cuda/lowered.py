@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Assembly, Buffer, Launch, Operand
+from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cuda import rows as row_layout
 from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.target import CudaTarget
+from tandem.compile.drafters import Dflash2, Drafter, Mtp
+from tandem.compile.models.dflash2_config import resolve_drafter
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
@@ -24,6 +27,7 @@ from tandem.compile.trace import BLOCKS, LANES, OUTPUTS, PAGES, ROWS, export_par
 from tandem.kernels.cuda.build import Cubin, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tests.artifacts.cuda_sample import GPU
+from tests.compile.models import dflash2_oracle
 from tests.tiny import make_checkpoint
 from tests.tiny_hybrid import add_mtp
 
@@ -146,7 +150,7 @@ def composer(
     drafts: Drafter | None = None
     if block is not None:
         dflash2_oracle.make_drafter(folder / "drafter", block)
-        drafts = Dflash2(resolve_drafter(block), open_drafter(str(folder / "drafter")))
+        drafts = Dflash2(resolve_drafter(block), DrafterCheckpoint(folder / "drafter"))
     elif drafter:
         add_mtp(made)
         drafts = Mtp()
