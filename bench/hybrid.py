@@ -1,7 +1,8 @@
 """The demo hybrid beside Transformers: how fast it decodes plainly, and whether its loss on held-out text is the same.
 And beside itself: what its drafting layer, lookup and both gain over plain steps.
 
-All run on this CPU, in turns of one command; Transformers must be importable here (`make install`) but for the drafts.
+All run on this CPU, or the drafts on the GPU of `--bundle`, in turns of one command; Transformers must be importable
+here (`make install`) but for the drafts.
 Other hybrids, and other models, take the same figures. Exits 1 if a loss is off or an id differs.
 """
 
@@ -48,7 +49,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.json:
-        record = {"machine": describe(), "threads": options.threads, "figures": [figure.record() for figure in found]}
+        record = {"machine": machine(options), "threads": options.threads}
+        record["figures"] = [figure.record() for figure in found]
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     off = any(line.missed for figure in found if figure.name.startswith("loss") for line in figure.lines)
     return int(off or any(figure.identical is False for figure in found))
@@ -84,7 +86,7 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         raise CommandError(f"no bundle of profile {missing[0]} is given; give one, or leave its figure out with --only")
     tokenizer = read_tokenizer(open_bundle(next(iter(paths.values()))).tokenizer_path)
     context = Context(Roster(paths, Path(), options.threads), options.repeats, options.tokens)
-    print(f"{describe()}, {options.threads} threads, {options.repeats} interleaved runs")
+    print(f"{machine(options)}, {options.threads} threads, {options.repeats} interleaved runs")
     found = []
     for name in wanted:
         if name == "decode":
@@ -97,6 +99,14 @@ def figures(options: argparse.Namespace) -> list[Figure]:
             found.append(loss.measure(paths["fp32"], options.checkpoint, cut, options.threads))
         print(f"\n{found[-1].text()}", flush=True)
     return found
+
+
+def machine(options: argparse.Namespace) -> str:
+    """What bundles run on: this processor, and the GPU of those that are for one."""
+    from tandem.artifacts.reader import read_manifest
+
+    found = (read_manifest(path).host.price.gpu for path in options.bundle or ())
+    return ", ".join([describe(), *dict.fromkeys(gpu.product for gpu in found if gpu)])
 
 
 def held_out(tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
