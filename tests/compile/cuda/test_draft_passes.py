@@ -1,4 +1,4 @@
-"""A drafter's programs by the interpreter, over passes of its tiny model: right to float64, the same bits in any rows."""
+"""A drafter's programs by the interpreter, over its tiny model's passes: right to float64, and one arithmetic."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_guesses_have_their_bits_in_rows_of_any_number_over_taps_of_any_pass(tmp
     places = list(range(len(IDS)))
     plain = [one.extend(0, [token], i, 1, places[i : i + 1])[0] for i, token in enumerate(IDS)]
     wanted = guesses(one, [1] * 8, places)
-    for sizes in ([8], [-3, 5], [-1, -1, 3, 3], [-7, 1]):
+    for sizes in ([8], [-3, 5], [-1, -1, 3, 3]):
         found = guesses(one, sizes, places)
         assert all(bits in ("", right) for bits, right in zip(found, wanted, strict=True)) and found[-1]
     many = Lab(InterpretedExecutor(model, num_pages=2, buckets=(2, 64)), 1)
