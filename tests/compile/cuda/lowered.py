@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.assembly import Assembly, Buffer, Launch, Operand
-from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cuda import rows as row_layout
 from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.target import CudaTarget
-from tandem.compile.drafters import Dflash2, Drafter, Mtp
-from tandem.compile.models.dflash2_config import resolve_drafter
+from tandem.compile.drafters import Drafter, Mtp
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
@@ -27,8 +25,9 @@ from tandem.compile.trace import BLOCKS, LANES, OUTPUTS, PAGES, ROWS, export_par
 from tandem.kernels.cuda.build import Cubin, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tests.artifacts.cuda_sample import GPU
-from tests.compile.models import dflash2_oracle
+from tests.compile.models.dflash2_oracle import make_drafter as write_drafter
 from tests.tiny import make_checkpoint
+from tests.tiny_drafter import drafter_of
 from tests.tiny_hybrid import add_mtp
 
 WIDTH, HEADS, HEAD_DIM, POSITIONS = 32, 2, 16, 100
@@ -149,8 +148,8 @@ def composer(
     made = make_checkpoint(folder / "checkpoint", family, **overrides)
     drafts: Drafter | None = None
     if block is not None:
-        dflash2_oracle.make_drafter(folder / "drafter", block)
-        drafts = Dflash2(resolve_drafter(block), DrafterCheckpoint(folder / "drafter"))
+        write_drafter(folder / "drafter", block)
+        drafts = drafter_of(folder / "drafter")
     elif drafter:
         add_mtp(made)
         drafts = Mtp()
