@@ -145,9 +145,9 @@ class Block(Keeper):
 
     def attend(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         spec, rows = self.spec, x.shape[0]
-        self.keep(x, inputs, k_cache, v_cache)
         q = linear(x, self.q, None).view(rows, spec.num_attention_heads, spec.head_dim)
         q = rotary(rms_norm(q, self.q_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
+        self.keep(x, inputs, k_cache, v_cache)
         mixed = block_attention(
             q,
             k_cache,
