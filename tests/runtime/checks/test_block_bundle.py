@@ -1,4 +1,4 @@
-"""A bundle with a block drafter from the command that compiles it: proved, priced, sealed, probed; texts are as ever."""
+"""A bundle with a block drafter from the command that compiles it: proved, priced, sealed, probed; same texts."""
 
 from __future__ import annotations
 
