@@ -43,9 +43,12 @@ def _view(low: CudaLowering, node: Node) -> None:
 
 @rule(ops.embedding.default)
 def _embedding(low: CudaLowering, node: Node) -> None:
-    token, weight, y = low.operand(node.args[0]), low.weight(node.args[1]), low.result(node)
-    work = embedding_work(low.most[y.count], weight.shape[1])
-    low.launch("embedding", work, token=token, weight=weight, count=low.count(y), y=y)
+    def emit() -> None:
+        token, weight, y = low.operand(node.args[0]), low.weight(node.args[1]), low.result(node)
+        work = embedding_work(low.most[y.count], weight.shape[1])
+        low.launch("embedding", work, token=token, weight=weight, count=low.count(y), y=y)
+
+    low.wait(node, emit)
 
 
 @rule(ops.linear.default)
@@ -75,8 +78,12 @@ def _rms_norm(low: CudaLowering, node: Node) -> None:
     value, scale, eps = arguments(node)
     row = None
     if gather := low.take(value, ops.gather_rows.default):
-        row, value = low.operand(gather.args[1]), gather.args[0]
-    x, weight, y = low.rows(value), low.weight(scale), low.result(node)
+        x, row = low.rows(gather.args[0]), low.operand(gather.args[1])
+    elif looked_up := low.take(value, ops.embedding.default):
+        x, row = low.weight(looked_up.args[1]), low.operand(looked_up.args[0])
+    else:
+        x = low.rows(value)
+    weight, y = low.weight(scale), low.result(node)
     groups = width(x) // x.shape[-1]
     work = rms_norm_work(low.most[y.count], groups, x.shape[-1], float(eps), x.stride, y.stride)
     low.launch("rms_norm", work, x=x, weight=weight, row=row, count=low.count(y), y=y)

@@ -11,10 +11,10 @@ import pytest
 
 from tandem.compile.drafters import Mtp
 from tandem.keys import DRAFTER_KINDS, Kind
-from tandem.runtime.checks.lab import pages_for
+from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.proof import Report
 from tandem.runtime.checks.proof_draft_entries import DraftEntriesProof
-from tandem.runtime.checks.proof_entries import EntriesProof, text_tokens
+from tandem.runtime.checks.proof_entries import EntriesProof, prove, text_tokens
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Executor
 from tests.compile.models import oracle
@@ -107,3 +107,12 @@ def test_each_fault_is_named(executor: Executor, fault: str) -> None:
     spoil, words = FAULTS[fault]
     report = proof_of(Sorted(executor, spoil))
     assert 0 < report.differing < report.cases and any(words in what for what in report.first), report.first
+
+
+def test_it_comes_behind_the_proof_of_the_models_entries(executor: Executor) -> None:
+    """Which leaves the lane somewhere far, with pages that are none of its text's."""
+    watch = Sorted(executor)
+    kinds = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)
+    watch.entries = [*((kind, bound, rows) for kind in kinds for bound in CLASSES for rows in (1, 8)), *ENTRIES]
+    report = prove(Lab(watch, 1))
+    assert report.differing == 0 and watch.ran == set(ENTRIES)
