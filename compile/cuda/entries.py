@@ -16,6 +16,8 @@ from tandem.keys import Kind, context_classes
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 CHUNKS = (64, 128, 256, 512, 1024, 2048)
+BLOCK_LANES = (1, 2, 4)
+"""Lanes of a draft of whole blocks, beside as many as there is room for."""
 ANY = 0
 
 
@@ -42,10 +44,14 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
     yield Shape((Kind.COMMIT,), ANY, ANY)
     if geometry.drafter:
-        for bound in context_classes(geometry.context_length):
-            yield from (Shape((Kind.DRAFT,), bound, rows) for rows in BUCKETS)
         chunks = [rows for rows in CHUNKS if rows <= geometry.max_rows]
-        yield from (Shape((Kind.DRAFT,), ANY, rows) for rows in chunks)
+        if block := geometry.drafter.block:
+            lanes = [lanes for lanes in BLOCK_LANES if lanes < geometry.draft_lanes]
+            yield from (Shape((Kind.DRAFT,), ANY, block.rows * count) for count in (*lanes, geometry.draft_lanes))
+        else:
+            for bound in context_classes(geometry.context_length):
+                yield from (Shape((Kind.DRAFT,), bound, rows) for rows in BUCKETS)
+            yield from (Shape((Kind.DRAFT,), ANY, rows) for rows in chunks)
         yield from (Shape((Kind.SYNC,), ANY, rows) for rows in (*BUCKETS, *chunks))
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)

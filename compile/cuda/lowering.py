@@ -29,7 +29,9 @@ from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.parts import add_parts_work
 from tandem.keys import MAX_TREE_ROWS
 
-ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
+ROUNDING = dict.fromkeys(
+    (torch.ops.tandem.linear.default, torch.ops.tandem.attention.default, torch.ops.tandem.block_attention.default), 0
+)
 """Operators that round an argument, by its place, to the type of what they multiply it with."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from tandem.compile.cuda.products import linear_product, whole_product
 from tandem.compile.cuda.rules_attention import ATTENTION
+from tandem.compile.cuda.rules_blocks import BLOCKS
 from tandem.compile.cuda.rules_ends import ENDS
 from tandem.compile.cuda.rules_recurrent import RECURRENT
 from tandem.compile.views import VIEWS, arguments, registrar, width
@@ -22,7 +23,7 @@ from tandem.kernels.cuda.swiglu import swiglu_work
 if TYPE_CHECKING:
     from tandem.compile.cuda.lowering import CudaLowering
 
-RULES: dict[Any, Any] = ATTENTION | RECURRENT | ENDS
+RULES: dict[Any, Any] = ATTENTION | BLOCKS | RECURRENT | ENDS
 rule = registrar(RULES)
 ops = torch.ops.tandem
 

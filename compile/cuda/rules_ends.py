@@ -18,6 +18,7 @@ from tandem.kernels.cuda.head import (
     argmax_partial_work,
     gather_rows_work,
     scatter_rows_work,
+    scatter_sum_work,
 )
 from tandem.kernels.cuda.norm import add_rms_norm_taps_work, add_rms_norm_work
 from tandem.kernels.cuda.top_k import top_k_chunks, top_k_partial_work, top_k_work
@@ -45,6 +46,16 @@ def _scatter_rows(low: CudaLowering, node: Node) -> None:
     x, ring, tap_out = low.rows(node.args[0]), low.operand(node.args[1]), low.operand(node.args[2])
     work = scatter_rows_work(low.most[x.count], width(x), x.stride, ring.stride)
     low.launch("scatter_rows", work, x=x, tap_out=tap_out, count=low.count(x), ring=ring)
+
+
+@rule(ops.scatter_sum.default)
+def _scatter_sum(low: CudaLowering, node: Node) -> None:
+    x, delta, (ring, tap_out) = low.rows(node.args[0]), low.addends(node.args[1]), map(low.operand, node.args[2:])
+    work = scatter_sum_work(
+        rows=low.most[x.count], width=width(x), x_stride=x.stride, delta_stride=delta.stride, ring_stride=ring.stride,
+        parts=delta.parts,
+    )  # fmt: skip
+    low.launch("scatter_sum", work, x=x, delta=delta, tap_out=tap_out, count=low.count(x), ring=ring)
 
 
 class _Ends(NamedTuple):

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.parts import sum_of_parts
 
 BLOCK = 1024
 CHUNK = 2048
@@ -63,6 +64,43 @@ def scatter_rows(
 def scatter_rows_work(rows: int, width: int, x_stride: int, ring_stride: int) -> Work:
     """Work of `scatter_rows` for up to `rows` rows."""
     return work((rows, -(-width // BLOCK)), X_STRIDE=x_stride, RING_STRIDE=ring_stride, WIDTH=width, BLOCK=BLOCK)
+
+
+@kernel("<x <delta <tap_out <count !ring")
+@triton.jit
+def scatter_sum(
+    x,
+    delta,
+    tap_out,
+    count,
+    ring,
+    X_STRIDE: tl.constexpr,
+    DELTA_STRIDE: tl.constexpr,
+    RING_STRIDE: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """As `scatter_rows` of x plus delta [count, PARTS, WIDTH], added as `add_rms_norm` does."""
+    rows = begin(count, PDL)
+    row = tl.program_id(0)
+    if row < rows:
+        target = tl.load(tap_out + row).to(tl.int64)
+        if target >= 0:
+            i, source = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), row.to(tl.int64)
+            inside = i < WIDTH
+            value = tl.load(x + source * X_STRIDE + i, mask=inside, other=0.0)
+            total = value + sum_of_parts(delta + source * DELTA_STRIDE + i, inside, PARTS, WIDTH)
+            tl.store(ring + target * RING_STRIDE + i, total.to(ring.dtype.element_ty), mask=inside)
+
+
+def scatter_sum_work(*, rows: int, width: int, x_stride: int, delta_stride: int, ring_stride: int, parts: int) -> Work:
+    """Work of `scatter_sum` for up to `rows` rows, delta in `parts`."""
+    return work(
+        (rows, -(-width // BLOCK)), X_STRIDE=x_stride, DELTA_STRIDE=delta_stride, RING_STRIDE=ring_stride, PARTS=parts,
+        WIDTH=width, BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 @kernel("<logits <count >value >second >index")

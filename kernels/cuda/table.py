@@ -8,10 +8,12 @@ from tandem.kernels.cuda.attention_wide import attention_wide
 from tandem.kernels.cuda.conv import conv_tail
 from tandem.kernels.cuda.delta import delta_rule, delta_verify
 from tandem.kernels.cuda.delta_commit import conv_commit, delta_commit
+from tandem.kernels.cuda.draft_block import block_attention_merge, block_attention_split, block_conv
 from tandem.kernels.cuda.embedding import embedding
 from tandem.kernels.cuda.gate import gated_rms_norm, sigmoid_gate
-from tandem.kernels.cuda.head import argmax_gap, argmax_partial, gather_rows, scatter_rows
+from tandem.kernels.cuda.head import argmax_gap, argmax_partial, gather_rows, scatter_rows, scatter_sum
 from tandem.kernels.cuda.kv import kv_move, kv_write
+from tandem.kernels.cuda.lattice import lattice_scores, lattice_walk
 from tandem.kernels.cuda.launch import TritonKernel
 from tandem.kernels.cuda.linear import linear, linear_chunk
 from tandem.kernels.cuda.linear_rotary import linear_rotary
@@ -30,9 +32,10 @@ KERNELS: dict[str, TritonKernel] = {
     for kernel in (
         *(add_parts, add_rms_norm, add_rms_norm_taps, argmax_gap, argmax_partial),
         *(attention_chunk, attention_merge, attention_split, attention_tail, attention_wide),
+        *(block_attention_merge, block_attention_split, block_conv, lattice_scores, lattice_walk),
         *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
-        *(rotary_kv_write, scatter_rows, sigmoid_gate, swiglu, top_k, top_k_partial),
+        *(rotary_kv_write, scatter_rows, scatter_sum, sigmoid_gate, swiglu, top_k, top_k_partial),
         *(sample_bins, sample_gather, sample_learn, sample_logits, sample_pick, sample_settle, sample_sums),
         sample_weights,
     )

@@ -13,8 +13,10 @@ from tandem.artifacts.io import Geometry
 from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
+from tandem.runtime.checks.proof_block_entries import BlockEntriesProof
+from tandem.runtime.checks.proof_blocks import BlocksProof
+from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.proof_draft_entries import DraftEntriesProof
-from tandem.runtime.checks.proof_drafts import DraftsProof
 from tandem.runtime.checks.proof_draws import DrawsProof
 from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
@@ -37,13 +39,13 @@ def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Repor
     report = Proof(lab, advance).run()
     if lab.slots:
         RoundsProof(lab, report, advance).run()
-    if lab.executor.geometry.drafter:
-        DraftsProof(lab, report, advance).run()
+    if drafter := lab.executor.geometry.drafter:
+        (BlocksProof if drafter.block else ChainsProof)(lab, report, advance).run()
     if lab.executor.entries:
         entries = EntriesProof(lab.executor, report, advance)
         entries.run()
-        if lab.executor.geometry.drafter:
-            DraftEntriesProof(entries).run()
+        if drafter:
+            (BlockEntriesProof if drafter.block else DraftEntriesProof)(entries).run()
     if lab.executor.geometry.draws:
         DrawsProof(lab.executor, report, advance).run()
     return report
@@ -71,9 +73,9 @@ class EntriesProof:
         self.random = random.Random(11)
         full = len(self.text) // g.page_tokens
         pages = self.row[0]
-        self._filled = pages[:full].tolist()
+        self.filled: Sequence[int] = pages[:full].tolist()
         used = set(pages[: -(-len(self.text) // g.page_tokens)].tolist())
-        self._free = [page for page in range(executor.num_pages) if page not in used]
+        self.free: Sequence[int] = [page for page in range(executor.num_pages) if page not in used]
 
     def run(self) -> Report:
         self._chunks()
@@ -88,7 +90,7 @@ class EntriesProof:
         for bound in sorted({bound for _, bound, _ in self.entries if bound}):
             far = min(bound, self.geometry.context_length) - MAX_TREE_ROWS - 1
             for start in sorted({min(max(1, below - NEAR), far), far}):
-                if start > 0 and self._filled:
+                if start > 0 and self.filled:
                     yield start, bound
             below = bound
 
@@ -135,8 +137,8 @@ class EntriesProof:
         """A new block table: lane 0's blocks below slot `first` name filled pages, all others pages of their own."""
         g = self.geometry
         table = self.row.repeat(lanes, axis=0)
-        blocks, free = first // g.page_tokens, iter(self._free)
-        table[0, :blocks] = self.random.choices(self._filled, k=blocks)
+        blocks, free = first // g.page_tokens, iter(self.free)
+        table[0, :blocks] = self.random.choices(self.filled, k=blocks)
         for lane, first_block, count in ((0, blocks, self._window), (1, 0, self._beside))[:lanes]:
             for block in range(first_block, min(first_block + count, g.blocks_per_lane)):
                 table[lane, block] = next(free)

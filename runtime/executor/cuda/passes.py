@@ -32,7 +32,8 @@ class Passes:
         self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
         self._drawn = fields.get("drawn", self._argmax)
-        self._guesses = (fields["draft_token"], fields["draft_lse"]) if "draft_lse" in fields else None
+        last = fields.get("draft_walk", fields.get("draft_lse"))
+        self._guesses = (fields["draft_token"], last) if last else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
         told = (field for field in fields.values() if field is not self._logits)

@@ -40,6 +40,8 @@ def require_all(entries: Sequence[EntryProgram], geometry: Geometry) -> None:
     joint = min(geometry.verify_rows, geometry.max_outputs)
     most = dict.fromkeys(geometry.kinds, joint)
     most |= {kind: geometry.max_rows for kind in geometry.kinds if kind in (Kind.EXTEND, *DRAFTER_KINDS)}
+    if geometry.drafter and (block := geometry.drafter.block):
+        most[Kind.DRAFT] = geometry.draft_lanes * block.rows
     for kind, rows in most.items():
         # What holds the most rows is there for fewer as well, so the longest of these is the longest of all.
         held = [context or ANY for k, context, most_rows, _ in entries if k is kind and (most_rows or ANY) >= rows]

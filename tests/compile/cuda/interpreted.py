@@ -5,7 +5,7 @@ Every region is poisoned at first, so that a read of anything never written show
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,25 +81,7 @@ class InterpretedExecutor:
         self._regions["scratch"] = torch.full((lowered.nbytes["scratch"],), 0xFF, dtype=torch.uint8)
         with chained_dots():
             for launch in lowered.launches:
-                self._launch(launch)
-
-    def _launch(self, launch: Launch) -> None:
-        kernel, work = interpreted("table").KERNELS[launch.kernel], launch.work
-        assert work is not None
-        pointers = {param.name: self._tensor(launch.arguments[param.name]) for param in launch.signature}
-        run(kernel, work, **pointers)
-
-    def _tensor(self, value: Any) -> Tensor | None:
-        """From an operand's first byte to the end of its region, or of its buffer."""
-        if not isinstance(value, Operand):
-            return None
-        if isinstance(value.place, Buffer):
-            first, end = value.place.offset + value.offset, value.place.offset + value.place.nbytes
-            region = self._regions["scratch"][first:end]
-        else:
-            region = self._regions[value.place][value.offset :]
-        dtype = DTYPES[value.dtype]
-        return region[: len(region) // dtype.itemsize * dtype.itemsize].view(dtype)
+                interpret(launch, self._regions)
 
     def region(self, name: str) -> np.ndarray:
         """Its bytes, as they lie there."""
@@ -125,3 +107,24 @@ class InterpretedExecutor:
 
     def close(self) -> None:
         self._lowered.clear()
+
+
+def interpret(launch: Launch, regions: Mapping[str, Tensor]) -> None:
+    """Runs a launch over `regions`, bytes by name."""
+    kernel, work = interpreted("table").KERNELS[launch.kernel], launch.work
+    assert work is not None
+    pointers = {param.name: _tensor(launch.arguments[param.name], regions) for param in launch.signature}
+    run(kernel, work, **pointers)
+
+
+def _tensor(value: Any, regions: Mapping[str, Tensor]) -> Tensor | None:
+    """From an operand's first byte to the end of its region, or of its buffer."""
+    if not isinstance(value, Operand):
+        return None
+    if isinstance(value.place, Buffer):
+        first, end = value.place.offset + value.offset, value.place.offset + value.place.nbytes
+        region = regions["scratch"][first:end]
+    else:
+        region = regions[value.place][value.offset :]
+    dtype = DTYPES[value.dtype]
+    return region[: len(region) // dtype.itemsize * dtype.itemsize].view(dtype)

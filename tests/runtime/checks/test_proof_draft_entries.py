@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tandem.compile.drafters import Mtp
 from tandem.keys import DRAFTER_KINDS, Kind
 from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.proof import Report
@@ -56,7 +57,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
     folder = make_checkpoint(tmp_path_factory.mktemp("drafts") / "qwen3_5", "qwen3_5", **SMALL)
     add_mtp(folder)
     config, tensors = oracle.read_config(folder), oracle.read_tensors(folder)
-    return stage(config, tensors, "bf16", folder, drafter=True, max_rows=100)
+    return stage(config, tensors, "bf16", folder, drafter=Mtp(), max_rows=100)
 
 
 @pytest.fixture(scope="module")
