@@ -27,6 +27,10 @@ class DraftGeometry:
     `taps` is a ring of `tap_rows` rows of `tap_width` fp32: what it reads of the target's rows, and of its own. Its K
     and V lie in `draft_kv`, drawn as the target's, in pages of the same numbers and tokens. Of every output row it
     gives the `top` likeliest tokens.
+
+    One that drafts in blocks takes `block` rows for each, the anchor's and then as many `mask_token`s as are missing,
+    and also gives scores of a lattice and a walk through it; 0 is one that drafts row by row. Positions are below its
+    own `context_length`, 0 where it takes all that the model does.
     """
 
     tap_rows: int
@@ -34,6 +38,9 @@ class DraftGeometry:
     page_bytes: int
     kv_planes: tuple[tuple[int, int], ...]
     top: int
+    block: int = 0
+    mask_token: int = 0
+    context_length: int = 0
 
     @property
     def tap_bytes(self) -> int:

@@ -61,6 +61,21 @@ def draft_rows(kind: Kind, spans: Sequence[DraftSpan], table: np.ndarray) -> Dra
     return rows
 
 
+def block_rows(anchors: Sequence[tuple[int, int, int]], size: int, mask_token: int, table: np.ndarray) -> DraftRows:
+    """Rows of kind draft of whole blocks of `size` rows, one for each (lane, position, token) of `anchors`."""
+    position = [start + i for _, start, _ in anchors for i in range(size)]
+    return DraftRows(
+        token=[token for _, _, anchor in anchors for token in (anchor, *[mask_token] * (size - 1))],
+        position=position,
+        lane=[lane for lane, _, _ in anchors for _ in range(size)],
+        slot=position,
+        prefix=[start for _, start, _ in anchors for _ in range(size)],
+        tap=[-1] * len(position),
+        block_table=table,
+        output_row=[row for row in range(len(position)) if row % size],
+    )
+
+
 def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] = ()) -> Rows:
     """Rows of kind extend: every token stays, in the slot of its own position."""
     position = [span.start + i for span in spans for i in range(len(span.tokens))]

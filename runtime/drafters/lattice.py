@@ -50,18 +50,20 @@ class Lattice:
         self._by_row = np.ascontiguousarray((chances / chances.sum(0)).T)
         self._ranked: dict[int, tuple[list[float], list[tuple[float, int]]]] = {}
 
-    def chain(self, max_nodes: int) -> DraftTree:
-        """The greedy walk alone."""
+    def chain(self, max_nodes: int, least: float = 0.0) -> DraftTree:
+        """The greedy walk alone, as far as its nodes' scores are at least `least`."""
         tokens, path, row, reach = list[int](), list[float](), 0, 1.0
         for slot, index in enumerate(self._greedy[:max_nodes]):
             reach *= float(self._by_row[row, index])
+            if reach < least:
+                break
             tokens.append(self._tokens[slot][index])
             path.append(reach)
             row = (slot + 1) * self._k + index
         return DraftTree.chain(self._anchor, tokens, path, SOURCE)
 
-    def tree(self, max_nodes: int, mode: Mode = "paths") -> DraftTree:
-        """The greedy walk, and as many nodes more as `max_nodes` leaves room for.
+    def tree(self, max_nodes: int, mode: Mode = "paths", least: float = 0.0) -> DraftTree:
+        """The greedy walk, and as many nodes more as `max_nodes` leaves room for; none with a score below `least`.
 
         "nodes" adds the likeliest ones: no tree of as many nodes around the walk is expected to have more accepted.
         "paths" takes each likely side step and follows it greedily to the lattice's end, as a lone leaf brings one
@@ -79,18 +81,21 @@ class Lattice:
             return (slot + 1) * k + index
 
         def nominate(row: int, rank: int, parent: int) -> None:
-            if rank < k:
-                heappush(frontier, (-scores[parent] * self._rank(row, rank)[0], row, rank, parent))
+            if rank < k and (score := scores[parent] * self._rank(row, rank)[0]) >= least:
+                heappush(frontier, (-score, row, rank, parent))
 
         spine: dict[int, int] = {}  # row -> candidate taken in it already
         row = 0
         for index in self._greedy[:max_nodes]:
-            spine[row] = index
             parent = len(tokens) - 1
-            after = add(row, index, scores[parent] * float(self._by_row[row, index]), parent)
+            if (score := scores[parent] * float(self._by_row[row, index])) < least:
+                break
+            spine[row] = index
             nominate(row, int(self._rank(row, 0)[1] == index), parent)
-            row = after
+            row = add(row, index, score, parent)
         on_spine = len(tokens)
+        if row < last:
+            nominate(row, 0, on_spine - 1)
         while frontier and len(tokens) <= max_nodes:
             score, row, rank, parent = heappop(frontier)
             nominate(row, rank + 1, parent)
@@ -99,10 +104,12 @@ class Lattice:
                 continue
             row = add(row, index, -score, parent)
             while mode == "paths" and row < last and len(tokens) <= max_nodes:
-                chance, index = self._rank(row, 0)
                 parent = len(tokens) - 1
+                chance, index = self._rank(row, 0)
+                if (score := scores[parent] * chance) < least:
+                    break
                 nominate(row, 1, parent)
-                row = add(row, index, scores[parent] * chance, parent)
+                row = add(row, index, score, parent)
             if row < last:
                 nominate(row, 0, len(tokens) - 1)
         tree.sources += [SOURCE] * (len(tokens) - 1)

@@ -64,6 +64,10 @@ class DraftRows:
     An MTP layer's row at position p is given the token at p + 1 and the tap of position p, and guesses p + 2: the
     target's tap, or behind the text the one that the drafter's own row before left (`tap_out`). A sync, that only
     writes K and V, takes no `tap_out` and no `output_row`.
+
+    A block drafter's sync is given a row's own token. It drafts in whole blocks, from the anchor's position on, which
+    is the `prefix` of all their rows; they read no tap, and guess the token at their own position but for the anchor's,
+    which guesses nothing.
     """
 
     token: Sequence[int]  # [R]
@@ -106,12 +110,17 @@ class Outcome:
 @dataclass(slots=True)
 class DraftOutcome:
     """A drafter's guesses: per output row the `Geometry.drafter.top` likeliest tokens, falling, the lower id first
-    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none."""
+    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none.
+
+    A block drafter also says how well each of a row's tokens follows each of the row before, in a block's first behind
+    the anchor whichever it is, and which it takes on a greedy walk from slot to slot."""
 
     token: np.ndarray  # [O, top] int32
     logit: np.ndarray  # [O, top] float32
     lse: np.ndarray  # [O] float32
     ms: float
+    score: np.ndarray | None = None  # [O, top, top] float32
+    walk: np.ndarray | None = None  # [O] int32, places in a row of `token`
 
 
 Entry = tuple[Kind, int, int]
