@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tandem.artifacts.io import DraftGeometry
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.artifacts.io import BlockGeometry
+from tandem.keys import Kind
 from tandem.runtime.drafters.block import BlockDrafter, Guessed
 from tandem.runtime.drafters.lattice import SOURCE
 from tandem.runtime.drafters.passes import DraftPasses, Prices
@@ -23,23 +23,23 @@ KEEP = 0.99
 
 
 class Blocks:
-    """Draws on a drafter of `facts`. `lose` hears of drafters whose model gave what is no lattice."""
+    """Drafts in blocks of `block` at most `max_rows` rows a verify. `lose` hears of drafters whose model gave what is
+    no lattice.
+    """
 
     source, kept = SOURCE, 0
 
     def __init__(
         self,
         passes: DraftPasses,
-        facts: DraftGeometry,
+        block: BlockGeometry,
+        max_rows: int,
         prices: Prices,
         claim: Claim,
         lose: Callable[[BlockDrafter], None],
     ) -> None:
-        self._passes, self._prices, self._claim, self._lose = passes, prices, claim, lose
-        self._size, self._mask = facts.block, facts.mask_token
-        self._slots = facts.block - 1
-        self._most = min(passes.max_rows // self._size, passes.max_outputs // self._slots)
-        self._max_rows = min(passes.max_rows, passes.max_outputs, MAX_TREE_ROWS)
+        self._passes, self._block, self._prices, self._claim, self._lose = passes, block, prices, claim, lose
+        self._slots, self._max_rows = block.rows - 1, max_rows
         self._usual = Reach(keep=KEEP)
 
     def drafter(self, lane: int) -> BlockDrafter:
@@ -65,10 +65,10 @@ class Blocks:
         return [seat for _, seat in hopes[:count]]
 
     def draft(self, seats: Sequence[Seat[BlockDrafter]], num_lanes: int) -> None:
-        for begin in range(0, len(seats), self._most):
-            some = seats[begin : begin + self._most]
-            anchors = [(seat.drafter.lane, len(seat.drafter.ids) - 1, seat.drafter.ids[-1]) for seat in some]
-            outcome = self._passes.draft_blocks(anchors, self._size, self._mask)
+        most = self._passes.draft_lanes
+        for begin in range(0, len(seats), most):
+            some = seats[begin : begin + most]
+            outcome = self._passes.draft_blocks([seat.drafter for seat in some], self._block)
             for place, seat in enumerate(some):
                 if guessed := self._guessed(outcome, place, seat.depth):
                     seat.drafter.guess(guessed)
@@ -77,9 +77,9 @@ class Blocks:
 
     def _ms(self, context: int, num_blocks: int, num_lanes: int, drafted: int) -> float:
         """A round that drafts so many blocks and verifies so many rows of them, whose taps the next draft reads."""
-        ms, (whole, rest) = self._prices.ms, divmod(num_blocks, self._most)
-        drafts = whole * ms(context, Kind.DRAFT, self._most * self._size) if whole else 0.0
-        drafts += ms(context, Kind.DRAFT, rest * self._size) if rest else 0.0
+        ms, rows, (whole, rest) = self._prices.ms, self._block.rows, divmod(num_blocks, self._passes.draft_lanes)
+        drafts = whole * ms(context, Kind.DRAFT, self._passes.draft_lanes * rows) if whole else 0.0
+        drafts += ms(context, Kind.DRAFT, rest * rows) if rest else 0.0
         read = ms(context, Kind.SYNC, num_blocks + drafted)
         return drafts + read + ms(context, Kind.VERIFY_CHAIN, num_lanes + drafted)
 

@@ -61,12 +61,12 @@ class DraftGroup:
         self._executor, self._turns, self._prices, self._meter = executor, turns, prices, meter
         self._ring = ring = TapRing(facts.tap_rows, g.max_lanes)
         self._passes = passes = DraftPasses(executor, pages, prices, meter)
-        self._strategy: Strategy[Any] = (
-            Blocks(passes, facts, prices, ring.claim, self._unsound)
-            if facts.block
-            else Chains(passes, ring, prices, self._unsound)
-        )
-        self._longest = (facts.context_length or g.context_length) - facts.block  # where an anchor may stand
+        self._strategy: Strategy[Any] = Chains(passes, ring, prices, self._unsound)
+        self._longest = g.context_length  # text over which there is room to draft
+        if block := facts.block:
+            most = min(g.verify_rows, g.max_outputs)
+            self._strategy = Blocks(passes, block, most, prices, ring.claim, self._unsound)
+            self._longest = min(g.context_length, block.context_length) - block.rows + 1
         self._members: dict[int, Member] = {}
         self._usual = math.inf  # tokens of an answer that is long enough; most end long before they have to
 
@@ -83,10 +83,10 @@ class DraftGroup:
         """The drafter of `lane`, whose text may have `max_length` ids; None if its request is to go without."""
         if max_length - num_prompt < LEAST_TOKENS:
             return None
-        if num_prompt > self._longest:
+        if num_prompt >= self._longest:
             self._meter.lost.add(Lost.CONTEXT)
             return None
-        max_length = min(max_length, self._longest + 1)
+        max_length = min(max_length, self._longest)
         if not self._pays(num_prompt, num_prompt, max_length - num_prompt):
             self._meter.lost.add(Lost.TURN)
             return None
@@ -116,7 +116,7 @@ class DraftGroup:
             if member := self._members.get(lane.index):
                 if lane.model is None:  # an exception of its own, so it hears of nothing any more
                     self._lose(lane.index, Lost.FAILED)
-                elif len(member.drafter.ids) - 1 > self._longest:
+                elif member.num_left < 0:
                     self._lose(lane.index, Lost.CONTEXT)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
@@ -139,7 +139,9 @@ class DraftGroup:
         while sum(lane in self._members for lane in lanes) > self._ring.num_free:
             behind = max(self._members.values(), key=lambda member: len(member.drafter.pending))
             drafter, backlog = behind.drafter, len(behind.drafter.pending) - self._strategy.kept
-            if backlog < 1:
+            if behind.num_left < 0:
+                self._lose(drafter.lane, Lost.CONTEXT)
+            elif backlog < 1:
                 self._lose(max(self._members, key=lanes.count), Lost.BEHIND)
             elif not self._pays(len(drafter.ids), backlog, behind.num_left):
                 self._lose(drafter.lane, Lost.BEHIND)
@@ -186,7 +188,7 @@ class DraftGroup:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A lane's drafter; its text has at most `max_length` ids."""
+    """A lane's drafter, over whose text it drafts as long as there are at most `max_length` ids."""
 
     drafter: TapReader
     max_length: int

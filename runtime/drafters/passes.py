@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import Kind
+from tandem.runtime.drafters.reader import TapReader
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor
 from tandem.runtime.meter import Meter
 from tandem.runtime.pages import PageTable
@@ -24,14 +26,14 @@ class Prices(Protocol):
 
 
 class DraftPasses:
-    """Runs what lanes, whose pages stand in `pages`, have for a pass: each time at most `max_rows` rows and
-    `max_outputs` that guess.
+    """Runs what lanes, whose pages stand in `pages`, have for a pass: spans of at most `max_rows` rows together, or
+    blocks of at most `draft_lanes`.
     """
 
     def __init__(self, executor: Executor, pages: PageTable, prices: Prices, meter: Meter) -> None:
         self._executor, self._pages, self._prices, self._meter = executor, pages, prices, meter
         g = executor.geometry
-        self.max_rows, self.max_outputs, self.vocab_size = g.max_rows, g.max_outputs, g.vocab_size
+        self.max_rows, self.draft_lanes, self.vocab_size = g.max_rows, g.draft_lanes, g.vocab_size
 
     def sync(self, spans: Sequence[DraftSpan]) -> None:
         """The drafter reads these rows."""
@@ -41,9 +43,11 @@ class DraftPasses:
         """The same, and it guesses behind the last row of each."""
         return self._run(Kind.DRAFT, draft_rows(Kind.DRAFT, spans, self._pages.table))
 
-    def draft_blocks(self, anchors: Sequence[tuple[int, int, int]], size: int, mask_token: int) -> DraftOutcome:
-        """It guesses a block of `size` rows behind each (lane, position, token)."""
-        return self._run(Kind.DRAFT, block_rows(anchors, size, mask_token, self._pages.table))
+    def draft_blocks(self, drafters: Sequence[TapReader], block: BlockGeometry) -> DraftOutcome:
+        """It guesses a block behind the text of each of `drafters`, which it has read but for the last token."""
+        lanes, starts = [drafter.lane for drafter in drafters], [len(drafter.ids) - 1 for drafter in drafters]
+        anchors = [drafter.ids[-1] for drafter in drafters]
+        return self._run(Kind.DRAFT, block_rows(lanes, starts, anchors, block, self._pages.table))
 
     def _run(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
         outcome = self._executor.draft(kind, rows)

@@ -15,6 +15,9 @@ import numpy as np
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows, Wishes
 
+GUESSES = ("token", "logit", "lse", "score", "walk")
+"""Fields of a drafter's outcome, the last two of blocks alone, as they follow each other in it."""
+
 
 class Inbox:
     """Fields of `io` by name, as `IoLayout.views` gives them; `logits` is not needed."""
@@ -27,7 +30,7 @@ class Inbox:
         self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
         self._argmax, self._gap = views["argmax"], views["gap"]
-        self._guesses = [fields[name] for name in ("draft_token", "draft_logit", "draft_lse") if name in fields]
+        self._guesses = [fields[f"draft_{name}"] for name in GUESSES if f"draft_{name}" in fields]
         self._drawn, self._fields = views.get("drawn"), fields
         self._block_table = fields["block_table"]
         self._table: np.ndarray | None = None
@@ -108,8 +111,8 @@ class Inbox:
 
     def guesses(self, num_outputs: int, ms: float) -> DraftOutcome:
         """What a drafter's pass that took `ms` gave back."""
-        token, logit, lse = (field[:num_outputs].copy() for field in self._guesses)
-        return DraftOutcome(token, logit, lse, ms)
+        token, logit, lse, *lattice = (field[:num_outputs].copy() for field in self._guesses)
+        return DraftOutcome(token, logit, lse, ms, *lattice)
 
     def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
         counts = self._counts

@@ -11,7 +11,7 @@ from tandem.tree import DraftTree
 
 
 def drafter(deciles: ProbDeciles | None = None, prompt: tuple[int, ...] = (1, 2, 3)) -> MtpDrafter:
-    made = MtpDrafter(4, deciles or ProbDeciles(), lambda rows: [10 * row for row in rows])
+    made = MtpDrafter(4, lambda rows: [10 * row for row in rows], deciles or ProbDeciles())
     made.begin(prompt)
     return made
 
