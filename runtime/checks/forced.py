@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
-from tandem.runtime.checks.design import MODEL
 from tandem.runtime.checks.orders import every_order
-from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.drafters.base import MODELS, Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.tree import DraftTree
@@ -79,7 +78,7 @@ def forced_drafters(
 
     `answers` are the plain answers by prompt.
     """
-    if name in ("none", MODEL) or width < 2:
+    if name in ("none", *MODELS) or width < 2:
         return None
     if name == "lookup":
         return lookup_drafters()

@@ -11,8 +11,8 @@ import numpy as np
 
 from tandem.artifacts.io import BlockGeometry
 from tandem.keys import Kind
+from tandem.runtime.drafters.base import BLOCK
 from tandem.runtime.drafters.block import BlockDrafter, Guessed
-from tandem.runtime.drafters.lattice import SOURCE
 from tandem.runtime.drafters.passes import DraftPasses, Prices
 from tandem.runtime.drafters.reach import Reach
 from tandem.runtime.drafters.reader import Claim, Seat
@@ -27,7 +27,7 @@ class Blocks:
     no lattice.
     """
 
-    source, kept = SOURCE, 0
+    source, kept = BLOCK, 0
 
     def __init__(
         self,

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from tandem.keys import Kind
-from tandem.runtime.drafters.mtp import SOURCE, MtpDrafter, Options
+from tandem.runtime.drafters.base import MTP
+from tandem.runtime.drafters.mtp import MtpDrafter, Options
 from tandem.runtime.drafters.passes import DraftPasses, Prices
 from tandem.runtime.drafters.prob_deciles import ProbDeciles
 from tandem.runtime.drafters.reader import Seat
@@ -26,7 +27,7 @@ ROUNDING = 1e-3
 class Chains:
     """`lose` hears of drafters whose layer gave what is no guess."""
 
-    source, kept = SOURCE, 1
+    source, kept = MTP, 1
 
     def __init__(self, passes: DraftPasses, ring: TapRing, prices: Prices, lose: Callable[[MtpDrafter], None]) -> None:
         self._passes, self._ring, self._prices, self._lose = passes, ring, prices, lose

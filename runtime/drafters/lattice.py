@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
+from tandem.runtime.drafters.base import BLOCK
 from tandem.tree import DraftTree
 
-SOURCE = "block"
 TEMPERATURE = 1.4
 """At which scores are read for the router: a lattice is surer of itself than it is right."""
 Mode = Literal["paths", "nodes"]
@@ -60,7 +60,7 @@ class Lattice:
             tokens.append(self._tokens[slot][index])
             path.append(reach)
             row = (slot + 1) * self._k + index
-        return DraftTree.chain(self._anchor, tokens, path, SOURCE)
+        return DraftTree.chain(self._anchor, tokens, path, BLOCK)
 
     def tree(self, max_nodes: int, mode: Mode = "paths", least: float = 0.0) -> DraftTree:
         """The greedy walk, and as many nodes more as `max_nodes` leaves room for; none with a score below `least`.
@@ -112,7 +112,7 @@ class Lattice:
                 row = add(row, index, score, parent)
             if row < last:
                 nominate(row, 0, len(tokens) - 1)
-        tree.sources += [SOURCE] * (len(tokens) - 1)
+        tree.sources += [BLOCK] * (len(tokens) - 1)
         return tree.arranged()
 
     def _rank(self, row: int, rank: int) -> tuple[float, int]:

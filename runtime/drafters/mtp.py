@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tandem.runtime.drafters.base import MTP
 from tandem.runtime.drafters.prob_deciles import ProbDeciles
 from tandem.runtime.drafters.reader import Claim, TapReader
 from tandem.runtime.rows import DraftSpan
 from tandem.tree import DraftTree
 
-SOURCE = "mtp"
 LEAST = 0.02
 """Chances below it are not drafted, as in `votes`."""
 
@@ -22,7 +22,7 @@ Options = Sequence[tuple[int, float]]
 
 
 class MtpDrafter(TapReader):
-    """Drafts a chain of likeliest tokens, and what else is likely beside it, of the `guess`es it is given each round."""
+    """Drafts a chain of likeliest tokens, and what else is likely beside it, of the `guess`es given it each round."""
 
     BEHIND = 1
 
@@ -61,7 +61,7 @@ class MtpDrafter(TapReader):
             leaves += [(depth, other, chance) for other, chance in others if chance >= LEAST]
         if not tokens:
             return []
-        chain = DraftTree.chain(self.ids[-1], tokens, scores, SOURCE)
+        chain = DraftTree.chain(self.ids[-1], tokens, scores, MTP)
         return [_with_leaves(chain, leaves).truncate(max_nodes + 1), chain] if leaves else [chain]
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -82,5 +82,5 @@ def _with_leaves(chain: DraftTree, leaves: Sequence[tuple[int, int, float]]) -> 
     """`chain` with more children, each (parent, token, score)."""
     parents, tokens, scores = (list(column) for column in zip(*leaves, strict=True))
     return DraftTree(
-        chain.tokens + tokens, chain.parents + parents, chain.scores + scores, chain.sources + [SOURCE] * len(leaves)
+        chain.tokens + tokens, chain.parents + parents, chain.scores + scores, chain.sources + [MTP] * len(leaves)
     ).arranged()

@@ -65,6 +65,7 @@ class TapReader(ABC):
 
     def end(self) -> None:
         """Nothing: what the lane held is its group's to take back."""
+        return
 
 
 R = TypeVar("R", bound=TapReader)
