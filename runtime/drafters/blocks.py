@@ -55,7 +55,7 @@ class Blocks:
         """
         hopes = [(seat.drafter.reach.expected(seat.depth), seat) for seat in seats]
         hopes.sort(key=lambda pair: pair[0], reverse=True)
-        context = max((len(seat.drafter.ids) for seat in seats), default=0)
+        context = max(len(seat.drafter.ids) for seat in seats)
         count, best, gained = 0, num_lanes / self._prices.ms(context, Kind.EXTEND, num_lanes), 0.0
         for number, (hope, _) in enumerate(hopes, 1):
             gained = min(gained + hope, self._max_rows - num_lanes)

@@ -120,7 +120,7 @@ class DraftGroup:
                     self._lose(lane.index, Lost.CONTEXT)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
-        return self._strategy.paying(seats, len(lanes))
+        return self._strategy.paying(seats, len(lanes)) if seats else seats
 
     def draft(self, seats: Sequence[Seat[Any]], num_lanes: int) -> None:
         """Guesses for the round at hand, which has `num_lanes` lanes."""

@@ -33,7 +33,7 @@ class Strategy(Protocol[R]):
         ...
 
     def paying(self, seats: Sequence[Seat[R]], num_lanes: int) -> Sequence[Seat[R]]:
-        """Those of `seats` whose drafts may be worth what they cost a round of `num_lanes`."""
+        """Those of `seats`, at least one, whose drafts may be worth what they cost a round of `num_lanes`."""
         ...
 
     def draft(self, seats: Sequence[Seat[R]], num_lanes: int) -> None:
