@@ -1,7 +1,8 @@
 """DFlash2 (z-lab): a block of tokens drafted in one pass, from what the target thought of the tokens before.
 
-Written as parts that are traced one by one and composed: to sync, Fuse and a Context per layer; to draft, `llama.Embed`
-with the target's embedding, a Block per layer and Lattice with the target's head. Plain PyTorch whose every reduction
+Written as parts that are traced one by one and composed: in the target's passes a Tap per stream that is read; to sync,
+Fuse and a Context per layer; to draft, `llama.Embed` with the target's embedding, a Block per layer and Lattice with
+the target's head. Plain PyTorch whose every reduction
 is an operator of `tandem.kernels`. Letters: R rows, H hidden_size, D head_dim, G kv heads, W tap_width, K taps of the
 convolutions, S delta_size, J selector_rank, k selector_top_k, V vocabulary, O slots (rows but the anchors), C positions
 of the rope tables, L lanes, B pages of a lane.
@@ -26,6 +27,7 @@ from tandem.kernels import (
     linear,
     rms_norm,
     rotary,
+    scatter_sum,
     swiglu,
     top_k,
 )
@@ -45,6 +47,14 @@ class Pass(NamedTuple):
     block_table: Tensor  # [L, B]
     cos: Tensor  # [C, D / 2]
     sin: Tensor  # [C, D / 2]
+
+
+class Tap(nn.Module):
+    """The residual stream between two layers of the target, left for the drafter in its columns of the ring."""
+
+    def forward(self, h: Tensor, delta: Tensor, taps: Tensor, tap_out: Tensor) -> None:
+        """h and delta [R, H], whose sum it is; taps [any, H], tap_out [R] int32, its row for each, -1 for none."""
+        scatter_sum(h, delta, taps, tap_out)
 
 
 class Fuse(nn.Module):
@@ -167,15 +177,17 @@ class Lattice(nn.Module):
 
     def forward(
         self, h: Tensor, delta: Tensor, inputs: Pass, token: Tensor, output_row: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """h and delta [R, H], token [R], output_row [O] -> ids and logits [O, k], lse [O], score [O, k, k], walk [O].
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """h and delta [R, H], token [R], output_row [O] -> logits [O, V], and of the likeliest ids and logits [O, k],
+        lse [O], score [O, k, k], walk [O].
 
         score[o, p, c]: the logit of c, and how well it follows p of the slot before; walk: places in a row of ids.
         """
         h, delta = gather_rows(h, output_row), gather_rows(delta, output_row)
         _, x = add_rms_norm(h, delta, self.final_norm, self.spec.rms_norm_eps)
-        candidate, unary, lse = top_k(linear(x, self.head, None), self.spec.selector_top_k)
+        logits = linear(x, self.head, None)
+        candidate, unary, lse = top_k(logits, self.spec.selector_top_k)
         where = (output_row, inputs.position, inputs.prefix)
         gate = linear(x, self.gate, None)
         score = lattice_scores(candidate, unary, gate, token, *where, self.predecessor, self.successor)
-        return candidate, unary, lse, score, lattice_walk(score, *where)
+        return logits, candidate, unary, lse, score, lattice_walk(score, *where)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows, Wishes
 
@@ -117,6 +118,16 @@ class Inbox:
     def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
         counts = self._counts
         counts[0], counts[1], counts[2] = rows, outputs, moves
+
+
+def require_blocks(rows: DraftRows, block: BlockGeometry) -> None:
+    """ValueError unless `rows` are whole blocks in order, of which all rows but anchors are wanted: kernels look at the
+    rows before one's own."""
+    count = len(rows.token)
+    whole = count % block.rows == 0 and list(rows.output_row) == [row for row in range(count) if row % block.rows]
+    places = [position - start for position, start in zip(rows.position, rows.prefix, strict=True)]
+    if not whole or places != [row % block.rows for row in range(count)]:
+        raise ValueError(f"{count} rows, {len(rows.output_row)} wanted, are no whole blocks of {block.rows}")
 
 
 def _put(view: memoryview, values: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.compile.drafters import Mtp
 from tandem.keys import Kind
 from tandem.runtime.checks.draft_scenario import CHAIN, run
 from tandem.runtime.checks.lab import Lab, pages_for
@@ -27,7 +28,7 @@ from tests.tiny_hybrid import add_mtp
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
     folder = make_checkpoint(tmp_path_factory.mktemp("drafts") / "qwen3_5", "qwen3_5")
     add_mtp(folder)
-    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=True)
+    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=Mtp())
 
 
 @pytest.fixture(scope="module")

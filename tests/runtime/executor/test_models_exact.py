@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tandem.compile.drafters import Mtp
 from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters import mtp
@@ -57,7 +58,7 @@ def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder: Path = make_checkpoint(tmp_path_factory.mktemp("models") / "qwen3_5", "qwen3_5")
     add_mtp(folder)
     config, tensors = oracle.read_config(folder), oracle.read_tensors(folder)
-    return stage(config, tensors, request.param, folder, context_length=CONTEXT, max_rows=MAX_ROWS, drafter=True)
+    return stage(config, tensors, request.param, folder, context_length=CONTEXT, max_rows=MAX_ROWS, drafter=Mtp())
 
 
 def requests(rng: random.Random) -> list[Request]:
