@@ -1,4 +1,4 @@
-"""Fakes of an executor with a block drafter, whose arithmetic notices any misplaced tap, any row not read, any wrong row.
+"""Fakes of an executor with a block drafter, whose arithmetic notices a misplaced tap, a row not read, a wrong row.
 
 A lattice is as good as it is told to be: what is right of it follows from the text that was read.
 """

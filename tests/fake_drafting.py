@@ -26,8 +26,8 @@ def draft_kv(tap: Tap, position: int, token: int) -> bytes:
 
 
 class Drafting(Tapped):
-    """Of `accuracy` None the head's probabilities are anything and come true as often as they say; else its first choice
-    is right that often and it is sure of it.
+    """Of `accuracy` None the head's probabilities are anything and come true as often as they say; else its first
+    choice is right that often and it is sure of it.
     """
 
     def __init__(self, *args: Any, accuracy: float | None = None, **options: Any) -> None:

@@ -24,7 +24,10 @@ from tandem.runtime.checks.spec_report import SpecReport
 from tandem.runtime.drafters.scripted import Guess
 from tandem.runtime.executor.base import Executor, Rows
 from tandem.tree import DraftTree
+from tests.fake_blocks import BlockExecutor
+from tests.fake_drafting import DraftingExecutor
 from tests.fake_recurrent import RecurrentExecutor
+from tests.fake_taps import Tapped
 from tests.fakes import ScriptedExecutor, geometry
 from tests.runtime.checks.faults import Faulty, several
 from tests.service import TEMPLATE, byte_tokenizer
@@ -74,6 +77,21 @@ def test_every_width_and_every_pair_of_values_is_met(quick: bool) -> None:
         )
     assert cases == design(LEVELS, widths, filling), "a case's number names it for good"
     assert len(cases) < 150
+
+
+@pytest.mark.parametrize(("kind", "name"), [(DraftingExecutor, "mtp"), (BlockExecutor, "block")])
+def test_a_bundles_own_drafter_is_held_to_it_too(kind: type[Tapped], name: str) -> None:
+    opened = list[Tapped]()
+
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
+        opened.append(kind(capacities=CAPACITIES, num_pages=num_pages))
+        return opened[-1]
+
+    spec = Spec(kind(capacities=CAPACITIES).geometry, open_executor, PROMPTS, Options(12, quick=True))
+    own = [number for number, case in enumerate(spec.cases) if case.drafter == name]
+    assert own and {case.drafter for case in spec.cases} == {*DRAFTERS, name}
+    assert all(spec.run(only=number).held for number in own)
+    assert all(executor.astray == 0 and executor.draft_passes for executor in opened)
 
 
 def test_prompt_lengths_stand_at_the_borders_and_never_over_the_most() -> None:

@@ -1,4 +1,4 @@
-"""A block drafter for the lanes of an engine: whatever its lattices say, texts are the plain ones and no tap is lost."""
+"""A block drafter for the lanes of an engine: whatever lattices say, texts are the plain ones and no tap is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, ch
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fakes import Recorder, geometry, marks
+from tests.fakes import Recorder, marks
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
