@@ -6,7 +6,7 @@ Reads the checkpoint's header and config, no weights but those of a tied head th
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import Geometry, IoLayout
@@ -92,11 +92,12 @@ def make_plan(
     profile: str,
     device: str,
     context_length: int | None,
-    drafter: DrafterCheckpoint | Literal["auto", "none"] = "auto",
+    drafter: DrafterCheckpoint | str = "auto",
 ) -> Plan:
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
-    With `drafter` `auto` a layer of the checkpoint that drafts comes along, where the device has programs for it.
+    `drafter` is a block drafter's checkpoint, `none`, or `auto`: a layer of the checkpoint that drafts comes along,
+    where it has one and the device has programs for it.
 
     Raises CompileError for what a checkpoint asks and no model here offers, UsageError for impossible wishes,
     CheckpointError for tensors that are missing, misshapen or unknown, for a drafter of another model, and for ends of
@@ -129,7 +130,7 @@ def make_plan(
 
 
 def _drafter(
-    wanted: DrafterCheckpoint | Literal["auto", "none"],
+    wanted: DrafterCheckpoint | str,
     spec: LlamaSpec,
     checkpoint: Checkpoint,
     digest: str,

@@ -15,7 +15,7 @@ from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.pricing import measure, row_counts
 from tandem.runtime.checks.probe import probe
 from tandem.runtime.checks.proof import TEXT, Report
-from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Outcome, Rows
 from tests.compile.models import oracle
@@ -72,7 +72,7 @@ class Rounded(Watch):
 
 def proof_of(executor: Executor) -> Report:
     report = Report()
-    DraftsProof(Lab(executor, 3, 1 << 28), report).run()
+    ChainsProof(Lab(executor, 3, 1 << 28), report).run()
     return report
 
 
