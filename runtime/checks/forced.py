@@ -62,8 +62,13 @@ class FixedWidth:
 
     def _pick(self, trees: list[DraftTree]) -> DraftTree:
         if self._shape == "chain":
-            trees = [tree for tree in trees if tree.is_chain]
+            trees = [_line(tree) for tree in trees]
         return max(trees, key=len, default=DraftTree.root(0))
+
+
+def _line(tree: DraftTree) -> DraftTree:
+    """The first child of the anchor, its first child, and so on: of likelier children first, the likeliest line."""
+    return tree.truncate(next((i for i, parent in enumerate(tree.parents) if parent != i - 1), len(tree)))
 
 
 def shares(rows: int, lanes: int) -> list[int]:

@@ -45,15 +45,10 @@ class BlockDrafter(TapReader):
         return super().lose()
 
     def propose(self, max_nodes: int) -> list[DraftTree]:
-        """The tree and the walk in it, or the walk alone where there is nothing beside it."""
+        """The likeliest tree around the greedy walk, if anything is likely enough."""
         if self._guessed is None or max_nodes < 1:
             return []
-        lattice = Lattice(self.ids[-1], *self._guessed)
-        tree = lattice.tree(max_nodes, "nodes", LEAST)
-        if tree.is_chain:
-            return [tree]
-        chain = lattice.chain(max_nodes, LEAST)
-        return [tree, chain] if chain.num_drafted else [tree]
+        return [Lattice(self.ids[-1], *self._guessed).tree(max_nodes, "nodes", LEAST)]
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)

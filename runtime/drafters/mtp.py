@@ -49,7 +49,7 @@ class MtpDrafter(TapReader):
         return super().lose()
 
     def propose(self, max_nodes: int) -> list[DraftTree]:
-        """The tree and the chain in it, or the chain alone where there is nothing beside it."""
+        """The chain, and beside it what else is likely."""
         tokens, scores, leaves, reach = list[int](), list[float](), list[tuple[int, int, float]](), 1.0
         for depth, options in enumerate(self._guesses[:max_nodes]):
             chances = [(token, reach * self._deciles.rate(prob)) for token, prob in options]
@@ -62,7 +62,7 @@ class MtpDrafter(TapReader):
         if not tokens:
             return []
         chain = DraftTree.chain(self.ids[-1], tokens, scores, MTP)
-        return [_with_leaves(chain, leaves).truncate(max_nodes + 1), chain] if leaves else [chain]
+        return [_with_leaves(chain, leaves).truncate(max_nodes + 1) if leaves else chain]
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)

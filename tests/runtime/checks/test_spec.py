@@ -123,6 +123,14 @@ def test_scripts_fill_the_width(name: str, shape: str) -> None:
     assert schedule("half", "chain", 1) == [Guess(1, 0, 0), Guess(0, 1, 0)]
 
 
+def test_a_chain_is_what_stands_first_in_a_tree() -> None:
+    tree = DraftTree([9, 1, 2, 3, 4], [-1, 0, 1, 1, 0], [1, 0.9, 0.8, 0.1, 0.05], ["root", *["x"] * 4])
+    (chain,) = FixedWidth(8, "chain").choose([[tree]], [5], 32, [0])
+    assert (chain.tokens, chain.parents) == ([9, 1, 2], [-1, 0, 1])
+    (root,) = FixedWidth(8, "chain").choose([[]], [5], 32, [0])
+    assert root.num_drafted == 0
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("nodes", [1, 2, 3, 31])
 def test_mixed_drafts_follow_each_other_in_every_order(nodes: int, shape: str) -> None:

@@ -87,15 +87,17 @@ def test_no_tree_around_the_walk_expects_more_than_nodes(known, more):
 
 @given(lattices, st.integers(0, 12), st.sampled_from(["paths", "nodes"]), st.floats(0.0, 1.0))
 def test_what_is_hardly_likely_is_left_out_and_nothing_else(known, max_nodes, mode, least):
-    tree, chain = known.lattice.tree(max_nodes, mode, least), known.lattice.chain(max_nodes, least)
-    paths, every = known.paths(tree), set(known.paths(known.lattice.tree(9999, mode)))
+    paths, every = (
+        known.paths(known.lattice.tree(max_nodes, mode, least)),
+        set(known.paths(known.lattice.tree(9999, mode))),
+    )
     likely = {path for path in every if known.score(path) >= least}
     assert set(paths) <= {path for path in every if known.score(path) >= least * (1 - 1e-4)}
     if len(paths) < max_nodes:
         surely = {path for path in likely if known.score(path) >= least * (1 + 1e-4)}
         assert surely <= set(paths)
-    walk = [tuple(known.greedy[:depth]) for depth in range(1, len(known.greedy) + 1)]
-    assert known.paths(chain) == walk[: chain.num_drafted] and set(known.paths(chain)) <= set(paths)
+    walk = [tuple(known.greedy[:depth]) for depth in range(1, min(len(known.greedy), max_nodes) + 1)]
+    assert {path for path in walk if known.score(path) >= least * (1 + 1e-4)} <= set(paths)
 
 
 def test_paths_follows_the_likeliest_side_step_to_the_end():
