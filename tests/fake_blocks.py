@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tandem.artifacts.io import BlockGeometry
+from tandem.artifacts.io import BlockGeometry, Geometry
 from tandem.keys import Kind
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tests.fake_recurrent import RecurrentExecutor
@@ -23,8 +23,8 @@ Manner = Literal["perfect", "listed", "random", "wrong", "astray"]
 """The walk is right; what is right is listed somewhere; anything; nothing right is listed; the walk is no argmax."""
 
 
-def block(rows: int = 5, context_length: int | None = None) -> BlockGeometry:
-    g = geometry()
+def block(rows: int = 5, context_length: int | None = None, capacities: Geometry | None = None) -> BlockGeometry:
+    g = capacities or geometry()
     return BlockGeometry(rows, g.vocab_size - 1, context_length or g.context_length)
 
 
@@ -38,10 +38,16 @@ class Blocking(Tapped):
     """Blocks of `rows` rows, over texts of up to `longest` ids, in some `manner`."""
 
     def __init__(
-        self, *args: Any, rows: int = 5, longest: int | None = None, manner: Manner = "perfect", **options: Any
+        self,
+        *args: Any,
+        rows: int = 5,
+        longest: int | None = None,
+        manner: Manner = "perfect",
+        capacities: Geometry | None = None,
+        **options: Any,
     ) -> None:
-        self.block = block(rows, longest)
-        super().__init__(*args, top=TOP, block=self.block, **options)
+        self.block = block(rows, longest, capacities)
+        super().__init__(*args, top=TOP, block=self.block, capacities=capacities, **options)
         self.manner = manner
         self._texts: dict[int, Seen] = {}  # by place: the text up to there that was read last
 
