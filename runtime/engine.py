@@ -73,7 +73,10 @@ class Engine:
         self.executor, self.prices = executor, prices
         if isinstance(router, str):
             declined = self.meter.plain_rounds.add
-            router = make_router(router, prices, recurrent=recurrent, learn_cost=learn_cost, declined=declined)
+            block = g.drafter.block.rows if g.drafter and g.drafter.block else 1
+            router = make_router(
+                router, prices, recurrent=recurrent, learn_cost=learn_cost, block=block, declined=declined
+            )
         self.router = router
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)

@@ -51,7 +51,7 @@ class LoadOptions:
     says what they do. `shelves` are what the lookup searches beside the request's own text.
     """
 
-    drafter: Literal["auto", "mtp", "lookup", "none"] = "auto"
+    drafter: Literal["auto", "block", "mtp", "lookup", "none"] = "auto"
     router: str = "staircut"
     learn_cost: bool = True
     threads: int | None = None
@@ -92,8 +92,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     num_lanes = options.max_num_seqs or min(GPU_LANES if bundle.on_gpu else CPU_LANES, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
-    if options.drafter == "mtp" and geometry.drafter is None:
-        raise UsageError("--drafter mtp is for bundles with a drafting layer and this one has none; leave it out")
+    _require_drafter(options.drafter, geometry)
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     shelves = _shelves(bundle, options)
     executor = None
@@ -130,6 +129,16 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     )
 
 
+def _require_drafter(asked: str, geometry: Geometry) -> None:
+    """UsageError where a kind of model is asked to draft that the bundle does not have."""
+    from tandem.runtime.drafters.base import BLOCK, MTP, model_of
+
+    whats, own = {MTP: "a drafting layer", BLOCK: "a block drafter"}, model_of(geometry)
+    if asked in whats and asked != own:
+        there = f"{whats[own]}: give --drafter {own}, or leave it out" if own else "none of its own; leave it out"
+        raise UsageError(f"--drafter {asked} is for bundles with {whats[asked]} and this one has {there}")
+
+
 def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, engine: Engine) -> ThinkingModel | None:
     """How the model thinks, None if it does not; then a warning for options that are of no use."""
     from tandem.runtime.thinking.model import thinking_model
@@ -163,6 +172,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     """An engine at this machine's prices, with drafts if no bit differs here."""
     from tandem.prices import PriceModel
     from tandem.runtime.checks.probe import holds
+    from tandem.runtime.drafters.base import MODELS
     from tandem.runtime.drafters.lookup import lookup_drafters
     from tandem.runtime.engine import Engine
 
@@ -177,7 +187,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     return Engine(
         executor,
         drafters=lookup if exact and options.drafter in ("auto", "lookup") else None,
-        models=exact and options.drafter in ("auto", "mtp") and holds(bundle, executor),
+        models=exact and options.drafter in ("auto", *MODELS) and holds(bundle, executor),
         prices=PriceModel(prices, live=options.learn_cost),
         router=options.router,
         learn_cost=options.learn_cost,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tandem.artifacts.io import Geometry
 from tandem.tree import DraftTree
 
-MODELS = frozenset(("mtp", "block"))
+MTP, BLOCK = "mtp", "block"
+MODELS = frozenset((MTP, BLOCK))
 """Sources of drafters that are models, which a round has to ask and wait for; all others copy, and cost nothing."""
 
 
@@ -41,3 +43,10 @@ class Drafter(Protocol):
     def end(self) -> None:
         """The text is over, whatever ended it; nothing more is asked."""
         ...
+
+
+def model_of(geometry: Geometry) -> str | None:
+    """The source of the drafter that a bundle has of its own, one of MODELS, or None."""
+    if geometry.drafter is None:
+        return None
+    return BLOCK if geometry.drafter.block else MTP
