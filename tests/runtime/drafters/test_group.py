@@ -43,6 +43,7 @@ requests_ = st.builds(
     kind=st.sampled_from(KINDS),
     accuracy=st.sampled_from([None, 0.0, 0.8, 1.0]),
     lookup=st.booleans(),
+    chain=st.sampled_from([1, 1, 2, 4]),
 )
 def test_whatever_is_drafted_ids_are_the_plain_ones(
     asked: list[tuple[Request, int, int | None]],
@@ -53,8 +54,9 @@ def test_whatever_is_drafted_ids_are_the_plain_ones(
     kind: type[Drafting],
     accuracy: float | None,
     lookup: bool,
+    chain: int,
 ) -> None:
-    executor = kind(ring=ring, accuracy=accuracy)
+    executor = kind(ring=ring, accuracy=accuracy, chain=chain)
     engine = engine_over(
         executor,
         router="staircut" if seed is None else RandomRouter(seed),
@@ -98,6 +100,19 @@ def test_a_head_that_is_right_commits_a_chain_a_round(kind: type[Drafting]) -> N
     assert engine.meter.drafted_by.values == {"mtp": 64} and engine.meter.accepted_by.values == {"mtp": 32}
     assert engine.meter.draft_passes.values == {"draft": 32, "sync": 0}
     assert engine.meter.draft_rows.values == {"draft": 20 + 7 * 5 + 8 * 3, "sync": 0}
+
+
+def test_an_executor_that_makes_chains_is_asked_once_a_round() -> None:
+    """It gets the same guesses; where there is room for fewer, fewer are asked for, and the longest chain is for all."""
+    executor, requests = DraftingExecutor(accuracy=1.0, chain=4), [Request((n, 1, 2), 20 - n) for n in range(2)]
+    engine = engine_over(executor)
+    sinks = serve(engine, *requests)
+    check(engine, executor, requests, sinks)
+    assert [len(block) for block in sinks[0].blocks] == [1, 5, 5, 5, 4]
+    assert executor.chains == [4, 4, 4, 3]
+    assert executor.draft_passes[:5] == [(Kind.DRAFT, rows) for rows in (6, 2, 2, 2, 10)]
+    assert engine.meter.draft_passes.values == {"draft": 15, "sync": 0}
+    assert engine.meter.draft_rows.values["draft"] == sum(rows for _, rows in executor.draft_passes)
 
 
 def test_lanes_draft_in_the_same_passes() -> None:
