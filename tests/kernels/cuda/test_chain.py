@@ -40,8 +40,8 @@ def test_rows_go_on_from_their_outputs(rows: list[int], depth: int, sizes: tuple
     wanted = {name: a.copy() for name, a in (before | given | kept).items()}
     for output, row in enumerate(rows):
         behind, tap = before["position"][row] + 1, before["tap_out"][row]
-        made = dict(zip(FIELDS, (given["draft_token"][output, 0], behind, before["lane"][row], behind, behind + 1, tap, tap),
-                        strict=True))  # fmt: skip
+        guess, lane = given["draft_token"][output, 0], before["lane"][row]
+        made = dict(zip(FIELDS, (guess, behind, lane, behind, behind + 1, tap, tap), strict=True))
         for name, value in made.items():
             wanted[name][output] = value
         wanted["output_row"][output] = output

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tandem.artifacts.io import DraftGeometry, IoLayout
+from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
 from tandem.artifacts.program import Program, Region
 from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, BundleMismatch, UsageError
 from tandem.keys import DRAFTER_KINDS, Kind
-from tandem.runtime.executor.base import DraftRows, Rows
+from tandem.runtime.executor.base import DraftRows, Entry, Rows
 from tandem.runtime.executor.cuda.executor import CudaExecutor
 from tandem.runtime.executor.cuda.image import CODE_BYTES, EntryProgram, Image, region_bytes
 from tandem.runtime.executor.cuda.shelf import require_all
@@ -24,6 +24,7 @@ from tests.fake_device import Node
 from tests.runtime.executor.cuda.echo import NUM_PAGES, TABLE, Gpu, step
 from tests.runtime.executor.cuda.sample import (
     GEOMETRY,
+    IO,
     REGIONS,
     SCRATCH_BYTES,
     SIZES,
@@ -36,13 +37,9 @@ from tests.runtime.executor.cuda.sample import (
 
 FACTS = DraftGeometry(tap_rows=160, tap_width=12, page_bytes=64 * (2 * 8 + 2 * 12), kv_planes=((2, 8), (2, 12)), top=3)
 DRAFTING = replace(GEOMETRY, drafter=FACTS)
+CHAINING = replace(GEOMETRY, drafter=replace(FACTS, chain=3))
 LAYOUT = IoLayout(DRAFTING)
 TAPS, DRAFT_KV = len(REGIONS), len(REGIONS) + 1
-HELD = (
-    *(replace(region, nbytes=LAYOUT.nbytes) if region.name == "io" else region for region in REGIONS),
-    Region("taps", FACTS.tap_bytes),
-    Region("draft_kv", FACTS.page_bytes),
-)
 FIELDS = {
     Kind.EXTEND: ("counts", "tap_out", "argmax"),
     Kind.VERIFY_CHAIN: ("counts", "tap_out", "argmax"),
@@ -50,6 +47,7 @@ FIELDS = {
     Kind.COMMIT: (TOLD[Kind.COMMIT],) * 3,
     Kind.DRAFT: ("tap", "tap_out", "draft_token"),
     Kind.SYNC: ("tap", "token", "slot"),
+    Kind.NEXT: ("tap", "tap_out", "draft_token", "chain_token"),
 }
 FIRST = 15
 """The number of the first program of a drafter."""
@@ -76,22 +74,28 @@ class DraftingGpu(Gpu):
             io["logits"][output] = io["token"][row] + 0.5
 
 
-def moved(kind: Kind, made: Program) -> Program:
-    """A program of the sample over DRAFTING: first pointers at the fields that `kind` is told."""
-    params = made.params.copy()
-    params["value"][:: len(SIZES)] = [LAYOUT.fields[name].offset for name in FIELDS[kind]]
+def moved(kind: Kind, made: Program, geometry: Geometry = DRAFTING) -> Program:
+    """A program of the sample over `geometry`: first pointers at the fields that `kind` is told."""
+    params, layout = made.params.copy(), IoLayout(geometry)
+    places = [layout.fields[name].offset for name in FIELDS[kind]]
+    params["value"][:: len(SIZES)] = places[:3]
+    if kind is Kind.NEXT:  # none of what it knows lies in the weights
+        params["region"][1 :: len(SIZES)] = IO
+        params["value"][1 :: len(SIZES)], params["extent"][1 :: len(SIZES)] = places[3], 64
     if kind in DRAFTER_KINDS:
         params["region"][1 :: len(SIZES)] = TAPS, DRAFT_KV, DRAFT_KV
         params["value"][1 :: len(SIZES)] = 0
         params["extent"][1 :: len(SIZES)] = 64
-    return replace(made, regions=HELD, params=params)
+    held = [replace(region, nbytes=layout.nbytes) if region.name == "io" else region for region in REGIONS]
+    own = Region("taps", FACTS.tap_bytes), Region("draft_kv", FACTS.page_bytes)
+    return replace(made, regions=(*held, *own), params=params)
 
 
-def drafting(folder: Path) -> Image:
-    listed: list[EntryProgram] = [*entries(), *((*entry, program(FIRST + i)) for i, entry in enumerate(OWN))]
-    remade = {id(made): moved(kind, made) for kind, *_, made in listed}
+def drafting(folder: Path, geometry: Geometry = DRAFTING, own: Sequence[Entry] = OWN) -> Image:
+    listed: list[EntryProgram] = [*entries(), *((*entry, program(FIRST + i)) for i, entry in enumerate(own))]
+    remade = {id(made): moved(kind, made, geometry) for kind, *_, made in listed}
     kept = [(kind, context, rows, remade[id(made)]) for kind, context, rows, made in listed]
-    return replace(image(folder, kept), geometry=DRAFTING)
+    return replace(image(folder, kept), geometry=geometry)
 
 
 @pytest.fixture
@@ -246,3 +250,86 @@ def test_an_entry_that_names_another_kinds_program_is_refused(
     swapped = [(k, context, rows, stray if k is kind else made) for k, context, rows, made in sound.programs]
     with pytest.raises(BundleCorrupt, match=why):
         CudaExecutor(replace(sound, programs=swapped), num_pages=NUM_PAGES, driver=Driver(gpu))
+
+
+class ChainingGpu(DraftingGpu):
+    """Its program between two drafts makes their guesses their rows, as the kernel does."""
+
+    layout = IoLayout(CHAINING)
+
+    def echo(self, nodes: list[Node]) -> None:
+        if nodes[0].words[3] != FIRST + len(OWN):
+            super().echo(nodes)
+            return
+        self.numbers.append(nodes[0].words[3])
+        io = self.io()
+        count, depth = io["counts"][1], io["counts"][4]
+        for name in ("token", "logit", "lse"):
+            io[f"chain_{name}"][depth, :count] = io[f"draft_{name}"][:count]
+        rows = io["output_row"][:count].copy()
+        for name in ("position", "lane", "tap_out"):
+            io[name][:count] = io[name][rows]
+        io["token"][:count], io["tap"][:count] = io["draft_token"][:count, 0], io["tap_out"][:count]
+        io["position"][:count] += 1
+        io["output_row"][:count] = range(count)
+        io["counts"][0], io["counts"][4] = count, depth + 1
+
+
+@pytest.fixture
+def chaining(tmp_path: Path) -> Iterator[tuple[CudaExecutor, ChainingGpu]]:
+    gpu = ChainingGpu()
+    made = drafting(tmp_path, CHAINING, [*OWN, (Kind.NEXT, 0, 0)])
+    executor = CudaExecutor(made, num_pages=NUM_PAGES, driver=Driver(gpu))
+    executor.finish()
+    yield executor, gpu
+    executor.close()
+    assert (gpu.faults, gpu.left()) == ([], {})
+
+
+def chain_of(length: int) -> DraftRows:
+    """Behind two lanes, one of which goes on to the next class."""
+    spans = [DraftSpan(0, 1022, [5, 6], [31, 32], 2), DraftSpan(1, 12, [9], [40], 4)]
+    rows = draft_rows(Kind.DRAFT, spans, TABLE)
+    rows.chain = length
+    return rows
+
+
+def test_a_chain_is_launched_in_one_go_and_brought_back_by_one_copy(
+    chaining: tuple[CudaExecutor, ChainingGpu],
+) -> None:
+    executor, gpu = chaining
+    executor.run(Kind.EXTEND, step())
+    del gpu.calls[:], gpu.numbers[:]
+    outcome = executor.draft(Kind.DRAFT, chain_of(3))
+    assert gpu.calls == [
+        "cuMemcpyHtoDAsync_v2", *["cuGraphLaunch"] * 5, "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"
+    ]  # fmt: skip
+    between = FIRST + len(OWN)
+    # Three rows of the near class, two of the far one, as soon as a row stands there.
+    assert gpu.numbers == [FIRST + 1, between, FIRST + 3, between, FIRST + 3]
+    assert outcome.token[:, 0].tolist() == [6, 9] and outcome.ms > 0
+    assert [more.token.tolist() for more in outcome.behind] == [[[6, 7, 8], [9, 10, 11]]] * 2
+    assert [more.logit[:, :2].tolist() for more in (outcome, *outcome.behind)] == [
+        [[32.0, 1023 / 4], [40.0, 12 / 4]], [[2.0, 1024 / 4], [4.0, 13 / 4]], [[2.0, 1025 / 4], [4.0, 14 / 4]]
+    ]  # fmt: skip
+    assert [more.lse.tolist() for more in (outcome, *outcome.behind)] == [[2.0, 4.0]] * 3
+    again = executor.draft(Kind.DRAFT, chain_of(2))  # it begins from the host's rows again
+    assert again.logit[0, 0] == 32.0 and len(again.behind) == 1 and again.behind[0].logit[0, 0] == 2.0
+    assert executor.draft(Kind.DRAFT, chain_of(1)).behind == []
+
+
+def test_chains_that_cannot_be_are_refused(executor: CudaExecutor, chaining: tuple[CudaExecutor, ChainingGpu]) -> None:
+    with pytest.raises(ValueError, match="a chain of 4 .*; 3 are made here"):
+        chaining[0].draft(Kind.DRAFT, chain_of(4))
+    with pytest.raises(ValueError, match=r"a chain of 2 behind taps \[-1, 2, -1\]"):
+        chaining[0].draft(Kind.DRAFT, replace(two_lanes(), chain=2))
+    with pytest.raises(BundleMismatch, match="no next entry takes 2 rows"):
+        executor.draft(Kind.DRAFT, chain_of(2))
+
+
+def test_a_bundle_that_makes_chains_has_the_program_between() -> None:
+    whole = [(kind, 0, 128, program(0)) for kind in CHAINING.kinds]
+    assert CHAINING.kinds == (*DRAFTING.kinds, Kind.NEXT)
+    require_all(whole, CHAINING)
+    with pytest.raises(BundleMismatch, match="no next entry takes 32 rows"):
+        require_all(whole[:-1], CHAINING)
