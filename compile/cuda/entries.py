@@ -53,7 +53,7 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
                 yield from (Shape((Kind.DRAFT,), bound, rows) for rows in BUCKETS)
             yield from (Shape((Kind.DRAFT,), ANY, rows) for rows in chunks)
         yield from (Shape((Kind.SYNC,), ANY, rows) for rows in (*BUCKETS, *chunks))
-        if geometry.drafter.chain > 1:
-            yield Shape((Kind.NEXT,), ANY, ANY)
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)
+    if Kind.NEXT in geometry.kinds:
+        yield Shape((Kind.NEXT,), ANY, ANY)
