@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.kernels.cuda.chain import chain_next_work
+from tandem.kernels.cuda.table import KERNELS
 from tests.kernels.cuda.interpreter import interpreted, run
+from tests.kernels.cuda.ptx import Early
+from tests.kernels.cuda.test_compiled import _early, _ptx
 
 ROWS, DEPTHS = 40, 3
 FIELDS = ("token", "position", "lane", "slot", "prefix", "tap", "tap_out")
@@ -56,3 +59,11 @@ def test_rows_go_on_from_their_outputs(rows: list[int], depth: int, sizes: tuple
 def test_one_program_of_one_warp_does_it(outputs: int, top: int) -> None:
     work = chain_next_work(outputs, top)
     assert work.grid == (1, 1, 1) and work.num_warps == 1 and dict(work.constants)["MOST"] == 32
+
+
+def test_nothing_is_read_before_the_draft_has_ended_and_nothing_written_before_all_is_read() -> None:
+    kernel, ids = KERNELS["chain_next"], ("counts", *FIELDS, "output_row", "draft_token", "chain_token")
+    ptx = _ptx(kernel, chain_next_work(32, 2), **dict.fromkeys(ids, "i32"))
+    assert _early(kernel, ptx) == Early(frozenset(), frozenset(), writes=False)
+    read, written = ptx.split("bar.", 1)
+    assert "st.global" not in read and "ld.global" not in written and "st.global" in written
