@@ -98,6 +98,7 @@ def command(
         raise UsageError(f"--accept-quality: profile {profile} has no quality gate; leave it out")
     name = name or default_name(model)
     target = output or Path(f"{default_name(name)}-{profile}")
+    drafts = drafter if drafter in ("auto", "none") else open_drafter(drafter, offline=offline)
     checkpoint = open_checkpoint(model, revision=revision, offline=offline)
     plan = make_plan(
         checkpoint,
@@ -106,7 +107,7 @@ def command(
         profile=profile,
         device=device,
         context_length=max_seq_len,
-        drafter=drafter if drafter in ("auto", "none") else open_drafter(drafter, offline=offline),
+        drafter=drafts,
     )
     if plan.undrafted:
         _say(plan.undrafted, quiet)
