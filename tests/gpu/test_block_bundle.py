@@ -1,4 +1,4 @@
-"""Bundles with a block drafter on the GPU: all entries proved, lattices against float64, texts that no draft changes."""
+"""Bundles with a block drafter on the GPU: entries proved, lattices against float64, texts that no draft changes."""
 
 from __future__ import annotations
 
