@@ -109,11 +109,11 @@ def test_numbers_that_do_not_go_together_have_a_fault(changes: dict[str, Any], w
 
 
 def test_fields_of_io_that_no_other_bundle_has() -> None:
-    """What a pass is told lies before the block table, guesses behind the logits; all else is where it was."""
+    """What a pass is told lies before the block table, guesses in front of the logits; all else is in its order."""
     found, plain = IoLayout(GEOMETRY), IoLayout(sample.GEOMETRY)
     more = {name: field.shape for name, field in found.fields.items() if name not in plain.fields}
     assert more == {"tap": (8,), "tap_out": (8,), "draft_token": (4, 2), "draft_logit": (4, 2), "draft_lse": (4,)}
-    assert list(found.fields)[-3:] == ["draft_token", "draft_logit", "draft_lse"]
+    assert list(found.fields)[-4:] == ["draft_token", "draft_logit", "draft_lse", "logits"]
     assert found.inbox_bytes - plain.inbox_bytes == 2 * ALIGNMENT
     assert GEOMETRY.pool_bytes == 2 * sample.GEOMETRY.pool_bytes == 8192 and sample.HELD.tap_bytes == 4 * 520 * 48
 
