@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,11 +14,12 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.staircut import StairCut
+from tandem.tree import DraftTree
 from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, serve
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fakes import Recorder, marks
+from tests.fakes import Recorder, geometry, marks
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
@@ -212,6 +215,24 @@ def test_a_text_that_grew_too_long_is_not_read_any_further() -> None:
     while engine.step():
         pass
     check(engine, executor, [first, second], sinks)
+
+
+@pytest.mark.parametrize(("lanes", "most"), [(1, 31), (2, 30), (3, 19), (4, 14), (8, 8)])
+def test_lanes_that_share_a_verify_build_smaller_trees(lanes: int, most: int) -> None:
+    """Two even shares, of 32 rows, for each; but a walk of 8 slots may always go on to its end."""
+    sizes = list[int]()
+
+    class Hearing(Selective):
+        def choose(self, candidates: list[list[DraftTree]], *more: Any) -> list[DraftTree]:
+            sizes.extend(tree.num_drafted for trees in candidates for tree in trees)
+            return super().choose(candidates, *more)
+
+    executor = BlockExecutor(rows=9, manner="random", capacities=geometry(max_lanes=8), ring=400)
+    requests = [Request((n, 1, 2), 40) for n in range(lanes)]
+    engine = engine_over(executor, router=Hearing())
+    check(engine, executor, requests, serve(engine, *requests))
+    together = sizes[: lanes * 20]
+    assert most - 3 <= max(together) <= most and min(together) > 0
 
 
 def test_guides_cut_what_the_model_drafts() -> None:
