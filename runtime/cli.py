@@ -81,8 +81,7 @@ EXAMPLES = examples(
     "--drafter",
     type=click.Choice(["auto", "block", "mtp", "lookup", "none"]),
     default="auto",
-    help="What guesses: the bundle's own model, which is a block drafter or an MTP layer; lookup in texts; auto: all. "
-    "Never changes text.",
+    help="What guesses: the bundle's own model (block or mtp), lookup in texts, or auto: both. Never changes text.",
 )
 @shelf_flags
 @click.option(

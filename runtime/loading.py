@@ -79,6 +79,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     """
     from tandem.artifacts.reader import open_bundle
     from tandem.prices import read_table
+    from tandem.runtime.drafters.base import require_model
     from tandem.runtime.router.choice import check_name
     from tandem.runtime.worker import Worker
 
@@ -92,7 +93,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     num_lanes = options.max_num_seqs or min(GPU_LANES if bundle.on_gpu else CPU_LANES, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
-    _require_drafter(options.drafter, geometry)
+    require_model(options.drafter, geometry)
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     shelves = _shelves(bundle, options)
     executor = None
@@ -127,16 +128,6 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
         grammars=Grammars(tokenizer, geometry.vocab_size, facts.stop_ids),
         relaxation=options.relaxation,
     )
-
-
-def _require_drafter(asked: str, geometry: Geometry) -> None:
-    """UsageError where a kind of model is asked to draft that the bundle does not have."""
-    from tandem.runtime.drafters.base import BLOCK, MTP, model_of
-
-    whats, own = {MTP: "a drafting layer", BLOCK: "a block drafter"}, model_of(geometry)
-    if asked in whats and asked != own:
-        there = f"{whats[own]}: give --drafter {own}, or leave it out" if own else "none of its own; leave it out"
-        raise UsageError(f"--drafter {asked} is for bundles with {whats[asked]} and this one has {there}")
 
 
 def _thinking(template: str | None, tokenizer: Tokenizer, options: LoadOptions, engine: Engine) -> ThinkingModel | None:

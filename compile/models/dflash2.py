@@ -80,13 +80,17 @@ class Keeper(nn.Module):
         self.kv = parameter(2 * spec.key_value_size, spec.hidden_size)
         self.k_norm = parameter(spec.head_dim)
 
-    def keep(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
-        """x [R, H], k_cache [P, G, D, T], v_cache [P, G, T, D]"""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [R, H] -> keys, not turned yet, and values [R, G, D]."""
         spec, rows = self.spec, x.shape[0]
         kv = linear(x, self.kv, None)
         k = kv[:, : spec.key_value_size].view(rows, spec.num_key_value_heads, spec.head_dim)
         v = kv[:, spec.key_value_size : kv.shape[1]].view(rows, spec.num_key_value_heads, spec.head_dim)
-        k = rotary(rms_norm(k, self.k_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
+        return rms_norm(k, self.k_norm, spec.rms_norm_eps), v
+
+    def keep(self, k: Tensor, v: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
+        """k and v as `project` gives them; k_cache [P, G, D, T], v_cache [P, G, T, D]."""
+        k = rotary(k, inputs.cos, inputs.sin, inputs.position)
         kv_write(k, v, k_cache, v_cache, inputs.lane, inputs.slot, inputs.block_table)
 
 
@@ -95,7 +99,7 @@ class Context(Keeper):
 
     def forward(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
         """x [R, H], what Fuse gave; k_cache [P, G, D, T], v_cache [P, G, T, D]"""
-        self.keep(x, inputs, k_cache, v_cache)
+        self.keep(*self.project(x), inputs, k_cache, v_cache)
 
 
 class Block(Keeper):
@@ -146,8 +150,10 @@ class Block(Keeper):
     def attend(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         spec, rows = self.spec, x.shape[0]
         q = linear(x, self.q, None).view(rows, spec.num_attention_heads, spec.head_dim)
-        q = rotary(rms_norm(q, self.q_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
-        self.keep(x, inputs, k_cache, v_cache)
+        q, (k, v) = rms_norm(q, self.q_norm, spec.rms_norm_eps), self.project(x)
+        # Both rotations and the write stand together, where one kernel does all three.
+        q = rotary(q, inputs.cos, inputs.sin, inputs.position)
+        self.keep(k, v, inputs, k_cache, v_cache)
         mixed = block_attention(
             q,
             k_cache,

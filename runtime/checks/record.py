@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.errors import TandemError, UsageError
-from tandem.keys import DRAFTER_KINDS, FIRST_CONTEXT_CLASS, TARGET_KINDS
+from tandem.keys import DRAFTER_KINDS, FIRST_CONTEXT_CLASS, Kind
 from tandem.prices import LEAST_MS, PriceModel
 from tandem.runtime.checks.recording import Recording, Text
 from tandem.runtime.drafters.lookup import lookup_drafters
@@ -118,8 +118,9 @@ def record_texts(
 
 def recorder(executor: Executor) -> tuple[Engine, Kept]:
     """An engine of one lane that drafts whatever there is at every position, as if a model's passes were free."""
-    kept, passes = Kept(), dict.fromkeys(TARGET_KINDS[:3], {"1": 1.0}) | dict.fromkeys(DRAFTER_KINDS, {"1": LEAST_MS})
-    prices = PriceModel({str(FIRST_CONTEXT_CLASS): passes}, live=False)
+    free = {kind: {"1": LEAST_MS} for kind in DRAFTER_KINDS}
+    passes = {kind: {"1": 1.0} for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)}
+    prices, kept = PriceModel({str(FIRST_CONTEXT_CLASS): passes | free}, live=False), Kept()
     return Engine(executor, drafters=lookup_drafters(), models=True, prices=prices, router=kept, max_lanes=1), kept
 
 

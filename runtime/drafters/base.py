@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tandem.artifacts.io import Geometry
+from tandem.errors import UsageError
 from tandem.tree import DraftTree
 
 MTP, BLOCK = "mtp", "block"
-MODELS = frozenset((MTP, BLOCK))
+WORDED = {MTP: "a drafting layer", BLOCK: "a block drafter"}
+MODELS = frozenset(WORDED)
 """Sources of drafters that are models, which a round has to ask and wait for; all others copy, and cost nothing."""
 
 
@@ -50,3 +52,11 @@ def model_of(geometry: Geometry) -> str | None:
     if geometry.drafter is None:
         return None
     return BLOCK if geometry.drafter.block else MTP
+
+
+def require_model(asked: str, geometry: Geometry) -> None:
+    """UsageError where a user asks one of MODELS to draft that a bundle of `geometry` does not have."""
+    own = model_of(geometry)
+    if asked in MODELS and asked != own:
+        there = f"{WORDED[own]}: give --drafter {own}, or leave it out" if own else "none of its own; leave it out"
+        raise UsageError(f"--drafter {asked} is for bundles with {WORDED[asked]} and this one has {there}")

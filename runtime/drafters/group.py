@@ -52,13 +52,24 @@ class Decoding(Protocol):
 class DraftGroup:
     """Drafts over the executor of an engine, which has a drafter, whose lanes' pages stand in `pages`.
 
-    An exception or a guess that is none costs its lanes the model for the request, and nothing else.
+    A `frugal` one drafts for no lane for which that cannot pay at `prices`, whatever the router wants. An exception or
+    a guess that is none costs its lanes the model for the request, and nothing else.
     """
 
-    def __init__(self, executor: Executor, pages: PageTable, *, turns: Turns, prices: Prices, meter: Meter) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        pages: PageTable,
+        *,
+        turns: Turns,
+        prices: Prices,
+        meter: Meter,
+        frugal: bool = False,
+    ) -> None:
         g, facts = executor.geometry, executor.geometry.drafter
         assert facts is not None, "there is one only over a bundle with a drafter"
         self._executor, self._turns, self._prices, self._meter = executor, turns, prices, meter
+        self._frugal = frugal
         self._ring = ring = TapRing(facts.tap_rows, g.max_lanes)
         self._passes = passes = DraftPasses(executor, pages, prices, meter)
         self._strategy: Strategy[Any] = Chains(passes, ring, prices, self._unsound)
@@ -120,7 +131,7 @@ class DraftGroup:
                     self._lose(lane.index, Lost.CONTEXT)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
-        return self._strategy.paying(seats, len(lanes)) if seats else seats
+        return self._strategy.paying(seats, len(lanes)) if seats and self._frugal else seats
 
     def draft(self, seats: Sequence[Seat[Any]], num_lanes: int) -> None:
         """Guesses for the round at hand, which has `num_lanes` lanes."""

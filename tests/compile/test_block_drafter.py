@@ -20,14 +20,16 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.command import run_command
 from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.cli import command
-from tandem.compile.cpu import panels, target
+from tandem.compile.cpu import panels
+from tandem.compile.cuda import target as gpu_target
 from tandem.compile.models.families import resolve
 from tandem.compile.models.rope import rope_tables
 from tandem.compile.plan import Plan
 from tandem.compile.profile import PROFILES, find_profile
 from tandem.compile.store import weight_bytes, write_weights
-from tandem.errors import CheckpointError, CompileError, TandemError, UsageError
+from tandem.errors import CheckpointError, CompileError, TandemError
 from tandem.keys import DRAFTER_KINDS, TARGET_KINDS, Kind
+from tests.artifacts.cuda_sample import GPU
 from tests.compile.conftest import Proving
 from tests.compile.models import oracle
 from tests.compile.models.dflash2_oracle import make_drafter as write_drafter
@@ -56,7 +58,7 @@ def test_what_it_takes_is_worked_by_hand(folder: Path, drafter: Path) -> None:
     """Two layers with 2 kv heads of 10, padded to 16 in the value pages; 2 streams of 48 a token; blocks of 5."""
     made = drafting(folder, drafter, context_length=300)
     held, record = made.geometry.drafter, made.resolved.drafter
-    assert held is not None and record is not None and held.block is not None and made.undrafted == ""
+    assert held is not None and record is not None and held.block is not None
     assert (held.tap_rows, held.tap_width, held.top) == (128 + 512, 2 * 48, 4)
     assert held.page_bytes == 2 * 64 * (2 * 10 * 2 + 2 * 16 * 2) and held.kv_planes == ((20, 2), (2, 32))
     assert (held.block.rows, held.block.mask_token, held.block.context_length) == (5, 331, 300)
@@ -150,10 +152,25 @@ def test_a_damaged_one_is_refused(folder: Path, drafter: Path, tmp_path: Path) -
         plan(folder, device="cpu", drafter=DrafterCheckpoint(tmp_path / "d"))
 
 
-def test_a_device_without_programs_for_it_refuses(folder: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.CpuTarget, "drafters", ("mtp",))
-    with pytest.raises(UsageError, match=r"^--drafter .*: cpu-.* has no programs yet for block drafters \(DFlash2\)"):
-        drafting(folder, drafter)
+def test_a_gpus_is_worked_by_hand(folder: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without padding, outputs for a block of 5 in each of 8 lanes; a program for 1, 2, 4 and 8 lanes."""
+    monkeypatch.setattr(gpu_target, "gpus", lambda: [GPU])
+    wishes = {"device": "cuda", "context_length": 300}
+    made, plain = plan(folder, drafter=DrafterCheckpoint(drafter), **wishes), plan(folder, **wishes)
+    held, g = made.geometry.drafter, made.geometry
+    assert held is not None and held.block is not None and g.fault() is None
+    assert (held.tap_rows, held.tap_width, held.top, g.max_rows) == (256 + 512, 2 * 48, 4, 256)
+    assert held.kv_planes == ((2, 10 * 2),) * 2 and held.page_bytes == 2 * 64 * 2 * (2 * 10 * 2)
+    assert (g.max_outputs, g.draft_lanes, plain.geometry.max_outputs) == (8 * 4, 8, 32)
+    wide = plan(folder, drafter=wrong(folder, drafter, drafter.parent / "wide", own_block_size=16), **wishes)
+    assert (wide.geometry.max_outputs, wide.geometry.draft_lanes, wide.geometry.fault()) == (8 * 15, 8, None)
+    short = plan(folder, drafter=DrafterCheckpoint(drafter.parent / "wide"), device="cuda", context_length=100)
+    assert (short.geometry.max_outputs, short.geometry.draft_lanes) == (64, 4)  # passes have 64 rows
+    more = made.target.num_programs(g) - plain.target.num_programs(plain.geometry)
+    assert more == 4 + (7 + 3)
+    assert made.target.num_programs(short.geometry) - plain.target.num_programs(
+        plan(folder, device="cuda", context_length=100).geometry
+    ) == 3 + (7 + 1)
 
 
 def test_it_goes_before_a_layer_of_the_checkpoints_own(tmp_path: Path) -> None:
@@ -194,7 +211,11 @@ def test_the_command_takes_a_folder(
     code, out, err = run("--drafter", "nowhere/at/all")
     assert (code, out) == (1, "") and "nowhere/at/all: no such folder: give the folder of a drafter" in err
     code, _, err = run("--drafter", str(folder), "--replace")
-    assert code == 1 and "architectures" in err
+    assert code == 1 and f"{folder}: the checkpoint's config has architectures" in err
+    code, _, err = run("--drafter", "")
+    assert code == 2 and "--drafter is empty: give auto, none, or the folder of a drafter" in err
+    code, _, err = run("--drafter", ".")
+    assert code == 1 and ".: config.json is missing: give the folder of a drafter" in err
     assert json.loads(run("--drafter", str(drafter), "--dry-run", "--json")[1])["drafter"] == "dflash2, blocks of 5"
 
 

@@ -24,6 +24,7 @@ from tests.kernels.cuda.drafting import (
     convolve,
     normal,
 )
+from tests.kernels.cuda.test_lattice import walked
 
 BF16 = torch.bfloat16
 SHAPES = (
@@ -31,7 +32,7 @@ SHAPES = (
     (6, 1, 80, 5, BF16), (32, 8, 128, 16, torch.float32), (4, 2, 64, 16, torch.float32),
 )  # fmt: skip
 """Query heads, kv heads, head_dim, rows of a block, what the cache holds."""
-TOLERANCE = {torch.float32: 5e-6, BF16: 1e-2}
+TOLERANCE = {torch.float32: 1e-5, BF16: 1e-2}
 WINDOW, CONTEXT = 2048, 8192
 
 
@@ -91,9 +92,8 @@ def test_a_lattice_is_the_definition_and_alike_in_any_company(k: int, rank: int,
     slots = Slots.drawn(blocks, k, rank, dtype, vocabulary=5000)
     score = slots.scores()
     torch.testing.assert_close(score.double(), slots.defined(), rtol=1e-5, atol=1e-4)
-    assert torch.equal(slots.walk(score), slots.walked(score))
-    ties = score.round()
-    assert torch.equal(slots.walk(ties), slots.walked(ties))
+    for scores in (score, score.round()):  # of which many are equal
+        assert slots.walk(scores).tolist() == walked(scores, [size] * 8)
     for lane in range(8):
         rows, mine = slice(lane * size, (lane + 1) * size), slice(lane * (size - 1), (lane + 1) * (size - 1))
         alone = Slots(

@@ -11,7 +11,7 @@ from tandem.artifacts import reader
 from tandem.artifacts.io import Geometry
 from tandem.errors import UsageError
 from tandem.runtime import loading
-from tandem.runtime.checks import draft_scenario, probe
+from tandem.runtime.checks import draft_scenario
 from tandem.runtime.checks.oracle import Digests
 from tandem.runtime.loading import LoadOptions, load
 from tandem.runtime.worker import Worker
@@ -112,6 +112,13 @@ def test_a_model_that_is_not_there_cannot_draft(
 def test_a_block_drafter_drafts_where_it_is_asked_for(
     bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, drafter: Any, lookup: bool, models: bool
 ) -> None:
-    monkeypatch.setattr(probe, "holds", lambda bundle, executor: True)
-    executor = BlockExecutor(capacities=CAPACITIES)
-    assert served_by(monkeypatch, [], executor, drafter=drafter) == (lookup, models)
+    sealed = draft_scenario.run(BlockExecutor(capacities=CAPACITIES))
+    assert served_by(monkeypatch, sealed, BlockExecutor(capacities=CAPACITIES), drafter=drafter) == (lookup, models)
+
+
+def test_a_block_drafter_that_guesses_otherwise_than_sealed_is_off(
+    bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed = draft_scenario.run(BlockExecutor(capacities=CAPACITIES))
+    assert served_by(monkeypatch, sealed, BlockExecutor(capacities=CAPACITIES, manner="random")) == (True, False)
+    assert "it is off, answers are the same without" in caplog.text

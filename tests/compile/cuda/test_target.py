@@ -14,6 +14,7 @@ from tandem.artifacts.manifest import CudaPriceFacts, CudaValidity
 from tandem.artifacts.reader import open_bundle
 from tandem.compile import build
 from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu.target import CpuTarget
 from tandem.compile.cuda import rows
@@ -34,6 +35,7 @@ from tests.artifacts.cuda_sample import A100, GPU
 from tests.compile.conftest import Proving
 from tests.compile.cuda.conftest import Compiler, See
 from tests.tiny import make_checkpoint
+from tests.tiny_drafter import make_drafter
 from tests.tiny_hybrid import add_mtp
 
 BF16 = find_profile("bf16")
@@ -206,6 +208,24 @@ def test_a_checkpoints_drafter_comes_along(see: See, quick: Proving, compiler: C
         sizes[drafter] = len(entries)
         assert ("mtp.fc_hidden" in bundle.weights.spans) == (drafter == "auto")
     assert sizes["auto"] == sizes["none"] + 7 + 3 + 7 + 3 + 1
+
+
+def test_a_block_drafter_comes_along(see: See, quick: Proving, compiler: Compiler, tmp_path: Path) -> None:
+    """As above: a program for every pass, as a server looks for them."""
+    made = make_checkpoint(tmp_path / "llama", "llama")
+    see(GPU)
+    source, drafter = open_checkpoint(str(made)), DrafterCheckpoint(make_drafter(tmp_path / "drafter", made))
+    plan = make_plan(source, "0" * 64, name="tiny", profile="bf16", device="cuda", context_length=256, drafter=drafter)
+    manifest = build.build_bundle(plan, source, tmp_path / "b", replace=False, progress=Progress(quiet=True))
+    bundle = open_bundle(tmp_path / "b")
+    bundle.verify()
+    assert manifest.drafter is not None and manifest.drafter.kind == "dflash2" and bundle.geometry == plan.geometry
+    entries = [(entry.kind, entry.context_class, entry.rows, program) for entry, program in bundle.programs()]
+    require_all(entries, bundle.geometry)
+    for kind, context, rows_, program in entries:
+        roles.check(kind, program, IoLayout(bundle.geometry), f"{kind} {context} {rows_}")
+    assert [rows_ for kind, _, rows_, _ in entries if kind is Kind.DRAFT] == [5, 10, 20, 40]
+    assert "draft.layers.1.q" in bundle.weights.spans
 
 
 def test_the_proving_process_is_told_every_entry(

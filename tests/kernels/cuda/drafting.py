@@ -193,10 +193,6 @@ class Slots:
         assert (greedy[count:] == -7).all()
         return greedy[:count]
 
-    def walked(self, score: Tensor) -> Tensor:
-        """By the definition."""
-        return kernels.lattice_walk(score, *self._where)
-
     @property
     def _where(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.blocks.slots, self.blocks.position, self.blocks.prefix

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,11 +14,12 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.staircut import StairCut
-from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, group, serve
+from tandem.tree import DraftTree
+from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, serve
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fakes import Recorder, marks
+from tests.fakes import Recorder, geometry, marks
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
@@ -214,6 +217,24 @@ def test_a_text_that_grew_too_long_is_not_read_any_further() -> None:
     check(engine, executor, [first, second], sinks)
 
 
+@pytest.mark.parametrize(("lanes", "most"), [(1, 31), (2, 30), (3, 19), (4, 14), (8, 8)])
+def test_lanes_that_share_a_verify_build_smaller_trees(lanes: int, most: int) -> None:
+    """Two even shares, of 32 rows, for each; but a walk of 8 slots may always go on to its end."""
+    sizes = list[int]()
+
+    class Hearing(Selective):
+        def choose(self, candidates: list[list[DraftTree]], *more: Any) -> list[DraftTree]:
+            sizes.extend(tree.num_drafted for trees in candidates for tree in trees)
+            return super().choose(candidates, *more)
+
+    executor = BlockExecutor(rows=9, manner="random", capacities=geometry(max_lanes=8), ring=400)
+    requests = [Request((n, 1, 2), 40) for n in range(lanes)]
+    engine = engine_over(executor, router=Hearing())
+    check(engine, executor, requests, serve(engine, *requests))
+    together = sizes[: lanes * 20]
+    assert most - 3 <= max(together) <= most and min(together) > 0
+
+
 def test_guides_cut_what_the_model_drafts() -> None:
     executor, request = BlockExecutor(manner="listed"), Request((1, 2, 3), 40, guides=(Remainders,))
     engine = engine_over(executor)
@@ -236,18 +257,14 @@ def test_a_router_learns_of_blocks_by_their_own_name() -> None:
     assert set(router._calibration._counts) == {"block"}
 
 
-def test_a_drafter_that_is_always_wrong_is_hardly_ever_asked_where_drafts_cost() -> None:
-    """A draft costs as much as a step; five in a row would have to be right to pay for it and the wider verify."""
-
-    class Dear(CheapDrafts):
-        def ms(self, context: int, kind: Kind, rows: int) -> float:
-            return 1.0 if kind is not Kind.SYNC else 0.1
-
+@pytest.mark.parametrize(("router", "least", "most"), [("staircut", 5, 100), ("fixed:8", 1100, 1200)])
+def test_one_that_is_always_wrong_is_hardly_ever_asked_where_drafts_cost(router: str, least: int, most: int) -> None:
+    """Rows cost nothing here, and a draft as much as a step; a router that goes by no price has all of them."""
+    passes = {kind: {"1": 1.0} for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.DRAFT)}
+    table = {"1024": passes | {Kind.SYNC: {"1": 0.1}}}
     executor = BlockExecutor(manner="wrong")
-    engine = engine_over(executor, prices=Dear())
+    engine = engine_over(executor, router=router, learn_cost=False, prices=PriceModel(table, live=False))
     for n in range(20):
         request = Request((n, 1), 60)
         check(engine, executor, [request], serve(engine, request))
-    drafts = [kind for kind, _ in executor.draft_passes].count(Kind.DRAFT)
-    assert 5 < drafts < 20 * 59 / 10
-    assert group(engine)._strategy.source == "block"
+    assert least < [kind for kind, _ in executor.draft_passes].count(Kind.DRAFT) < most

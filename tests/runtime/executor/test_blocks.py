@@ -13,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.compile.assembly import Assembly
+from tandem.compile.cpu import composer
 from tandem.compile.models.dflash2_reference import ReferenceDrafter
 from tandem.compile.models.dflash2_weights import load_drafter
 from tandem.compile.models.families import resolve
@@ -104,6 +106,30 @@ def test_blocks_are_those_by_hand(folder: Path, executor: CpuExecutor) -> None:
             np.testing.assert_allclose(getattr(outcome, name), getattr(wanted, name).numpy(), rtol=0, atol=5e-4)
         assert outcome.ms > 0 and [field.dtype for field in fields(outcome)] == [np.int32, *["f4"] * 3, np.int32]
         assert [f.shape for f in fields(outcome)] == [(4, TOP), (4, TOP), (4,), (4, TOP, TOP), (4,)]
+
+
+@pytest.mark.parametrize("profile", ["bf16", "int8"])
+def test_programs_have_the_bits_of_operators_one_by_one(
+    folder: Path, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing taken along by another kernel, a barrier before each, on one thread; against programs as they are."""
+    found = []
+    for plain in (False, True):
+        if plain:
+            monkeypatch.setattr(composer, "fuse", lambda assembly, launches: launches)
+            monkeypatch.setattr(Assembly, "_waits", lambda assembly: [True] * len(assembly.launches))
+        staged = staged_from(folder, profile)
+        executor = staged.executor(threads=1 if plain else 3)
+        lane = Lane(executor)
+        told(lane, 0, IDS[:60], range(60))
+        told(lane, 60, IDS[60:70], range(60, 70))
+        synced(executor, lane.table, 0, 0, range(64))
+        synced(executor, lane.table, 0, 64, range(64, 70))
+        found.append([ring(executor)[:70].copy(), *fields(drafted(executor, lane.table, [0], [70]))])
+        assert ("rotary_kv_write" in " ".join(launched(staged, DRAFT))) is not plain
+        executor.close()
+    for one, other in zip(*found, strict=True):
+        assert_bits(one, other)
 
 
 @pytest.mark.parametrize("profile", ["fp32", "bf16", "int4"])
@@ -212,7 +238,11 @@ def test_programs_are_as_short_as_they_can_be(folder: Path, staged: Staged) -> N
     keep = ["linear", "rms_norm", "rotary", "kv_write"]
     assert launched(staged, SYNC) == ["gather_rows", "linear", "rms_norm", *keep, *keep]
     ends = ["gather_rows", "gather_rows", "add_rms_norm", "linear", "top_k", "linear", "lattice_scores", "lattice_walk"]
-    assert launched(staged, DRAFT)[-8:] == ends and launched(staged, DRAFT)[0] == "embedding"
+    attention = ["linear", "rms_norm", "linear", "rms_norm", "rotary_kv_write", "block_attention", "linear"]
+    mlp = ["linear", "swiglu", "linear"]  # 40 gates are no whole panels
+    layer = ["linear", "block_conv", *attention, "block_conv", "add_rms_norm", "linear", "block_conv", *mlp]
+    body = [*layer, "block_conv"]
+    assert launched(staged, DRAFT) == ["embedding", "rms_norm", *body, "add_rms_norm", *body, *ends]
 
 
 def test_what_is_no_whole_block_is_refused(executor: CpuExecutor) -> None:

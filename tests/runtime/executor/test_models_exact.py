@@ -19,7 +19,6 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tests.compile.models import oracle
-from tests.drafted import CheapDrafts
 from tests.fake_routers import RandomRouter
 from tests.fakes import Recorder
 from tests.staged import Staged, stage
@@ -113,7 +112,7 @@ def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, mo
             heard,  # type: ignore[arg-type]
             drafters=rng.choice([None, lookup_drafters()]),
             models=True,
-            prices=CheapDrafts(),  # type: ignore[arg-type]
+            prices=PriceModel(),
             router=RandomRouter(seed),
             max_lanes=rng.randint(1, NUM_LANES),
             prefill_chunk=rng.choice([7, 32, None]),
