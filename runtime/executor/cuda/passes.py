@@ -32,7 +32,7 @@ class Passes:
         self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
         self._drawn = fields.get("drawn", self._argmax)
-        last = fields.get("draft_walk", fields.get("draft_lse"))
+        last = fields.get("draft_score", fields.get("draft_lse"))
         self._guesses = (fields["draft_token"], last) if last else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
@@ -107,7 +107,7 @@ class Passes:
         if sample is not None:
             driver.launch(sample, stream)
         if back and num_outputs:
-            place, end = back[0].offset, back[1].offset + 4 * num_outputs
+            place, end = back[0].offset, back[1].offset + back[1].nbytes // back[1].shape[0] * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)
         driver.synchronize(stream)
         return (time.perf_counter() - start) * 1e3
