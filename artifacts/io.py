@@ -209,9 +209,9 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         yield "draft_token", "int32", (g.max_outputs, g.drafter.top)
         yield "draft_logit", "float32", (g.max_outputs, g.drafter.top)
         yield "draft_lse", "float32", (g.max_outputs,)
-        if g.drafter.block:  # by the guess before, then by guess; then the greedy walk's place in each row of guesses
-            yield "draft_score", "float32", (g.max_outputs, g.drafter.top, g.drafter.top)
+        if g.drafter.block:  # the greedy walk's place in each row of guesses; last, as it is large, by the guess before
             yield "draft_walk", "int32", (g.max_outputs,)
+            yield "draft_score", "float32", (g.max_outputs, g.drafter.top, g.drafter.top)
     yield "logits", "float32", (g.max_outputs, g.vocab_size)  # last: a host brings them only where they are wanted
 
 

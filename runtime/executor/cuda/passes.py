@@ -33,7 +33,7 @@ class Passes:
         self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
         self._drawn = fields.get("drawn", self._argmax)
-        last = fields.get("draft_walk", fields.get("draft_lse"))
+        last = fields.get("draft_score", fields.get("draft_lse"))
         self._guesses = (fields["draft_token"], last) if last else None
         self._chain = (fields["chain_token"], last) if last and "chain_token" in fields else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
@@ -113,7 +113,7 @@ class Passes:
         for graph in more:
             driver.launch(graph, stream)
         if back and num_outputs:
-            place, end = back[0].offset, back[1].offset + 4 * num_outputs
+            place, end = back[0].offset, back[1].offset + back[1].nbytes // back[1].shape[0] * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)
         driver.synchronize(stream)
         return (time.perf_counter() - start) * 1e3
