@@ -32,6 +32,7 @@ class DraftGeometryRecord(Record, frozen=True, omit_defaults=True):
     kv_planes: Planes
     top: Capacity
     block: BlockGeometryRecord | None = None
+    chain: Capacity = 1
 
     def geometry(self) -> DraftGeometry:
         block = self.block and BlockGeometry(**msgspec.structs.asdict(self.block))

@@ -14,6 +14,7 @@ from typing import Any
 from tandem.artifacts.io import BlockGeometry, DraftGeometry, Geometry
 from tandem.keys import Kind
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Outcome, Rows
+from tests.chained import by_host
 from tests.fakes import MARK_BYTES, ScriptedExecutor, geometry, mark
 
 OWN_ROWS = 2
@@ -44,16 +45,19 @@ class Tapped(ScriptedExecutor):
         top: int,
         ring: int = 128,
         block: BlockGeometry | None = None,
+        chain: int = 1,
         spoil: Spoil = lambda rows, outcome: None,
         capacities: Geometry | None = None,
         **options: Any,
     ) -> None:
         g = capacities or geometry()
         num_taps = ring + OWN_ROWS * g.max_lanes
-        facts = DraftGeometry(num_taps, 1, g.page_tokens * MARK_BYTES, ((1, MARK_BYTES),), top, block)
+        facts = DraftGeometry(num_taps, 1, g.page_tokens * MARK_BYTES, ((1, MARK_BYTES),), top, block, chain)
         super().__init__(*args, capacities=replace(g, drafter=facts), **options)
         self.ring = ring
         self.draft_passes: list[tuple[Kind, int]] = []
+        self.chains = list[int]()
+        self._behind = 0  # how far behind a text's end rows may stand
         self.astray = 0
         self._spoil = spoil
         self._taps: list[Tap | None] = [None] * num_taps
@@ -71,6 +75,14 @@ class Tapped(ScriptedExecutor):
         return outcome
 
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.chain > 1:
+            assert self.geometry.drafter is not None and kind is Kind.DRAFT
+            assert rows.chain <= self.geometry.drafter.chain
+            self.chains.append(rows.chain)
+            self._behind = rows.chain
+            outcome = by_host(self.draft, rows)
+            self._behind = 0
+            return outcome
         try:
             self._check_drafts(kind, rows)
         except AssertionError:
@@ -93,7 +105,7 @@ class Tapped(ScriptedExecutor):
         assert 1 <= len(lanes) <= g.max_rows and len(rows.output_row) <= g.max_outputs
         assert lanes == sorted(lanes, key=lanes.index), "rows of one lane stand together"
         assert {len(rows.token), len(rows.position), len(rows.slot), len(rows.prefix), len(rows.tap)} == {len(lanes)}
-        assert list(rows.slot) == list(rows.position) and max(rows.position) < g.context_length
+        assert list(rows.slot) == list(rows.position) and max(rows.position) < g.context_length + self._behind
         assert bool(rows.output_row) == (kind is Kind.DRAFT) and 0 <= min(rows.token) <= max(rows.token) < g.vocab_size
         assert kind is Kind.DRAFT or not any(ring >= 0 for ring in rows.tap_out)
         assert list(rows.output_row) == sorted(set(rows.output_row))

@@ -5,13 +5,14 @@ Knows nothing of operators; their rules stand in `rules`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.artifacts.io import Geometry
 from tandem.compile.compose import PAGE_TOKENS, Composer, drafter_geometry, recurrent_facts
 from tandem.compile.cuda import entries
 from tandem.compile.drafters import Drafter
 from tandem.compile.models.dflash2_config import Dflash2Spec
+from tandem.compile.models.qwen3_5_mtp import LENGTH
 from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Format, Profile
 from tandem.wish import ID_BITS
@@ -31,6 +32,9 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, drafter:
     planes = page_planes(spec, profile)
     max_rows = max(MAX_OUTPUTS, *(chunk for chunk in entries.CHUNKS if chunk <= max(64, context_length)))
     slots = drafter.block.block_size - 1 if drafter and drafter.block else 0
+    held = drafter_geometry(spec, drafter, lambda of: page_planes(of, profile), max_rows, context_length)
+    if held and not held.block:
+        held = replace(held, chain=LENGTH)  # launched in one go
     return Geometry(
         context_length=context_length,
         vocab_size=spec.vocab_size,
@@ -40,7 +44,7 @@ def geometry(spec: LlamaSpec, profile: Profile, context_length: int, *, drafter:
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * PAGE_TOKENS * sum(heads * size for heads, size in planes),
         kv_planes=planes,
-        drafter=drafter_geometry(spec, drafter, lambda of: page_planes(of, profile), max_rows, context_length),
+        drafter=held,
         draws=spec.vocab_size <= 1 << ID_BITS,
         **recurrent_facts(spec, profile.matrix),
     )

@@ -55,3 +55,5 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
         yield from (Shape((Kind.SYNC,), ANY, rows) for rows in (*BUCKETS, *chunks))
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)
+    if Kind.NEXT in geometry.kinds:
+        yield Shape((Kind.NEXT,), ANY, ANY)

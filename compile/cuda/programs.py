@@ -18,6 +18,7 @@ from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import CONSTANT, EDGE, FULL, LAUNCH, PARAM, PROGRAMMATIC, Kernel, Program, Region
 from tandem.compile.assembly import ALIGNMENT, Assembly, Launch, Operand, alignment, encode_argument
 from tandem.compile.compose import Composer
+from tandem.compile.cuda.chain import lower_next
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.glue_compile import GlueLaunch
 from tandem.compile.cuda.glue_kernel import GlueKernel
@@ -70,6 +71,8 @@ def lower(composer: Composer, shape: Shape) -> Lowered:
         composer.lower_commit(lowering, 1)  # a launch of each kernel moves all layers
     elif shape.kinds == (Kind.SAMPLE,):
         lower_sample(lowering)
+    elif shape.kinds == (Kind.NEXT,):
+        lower_next(lowering)
     elif shape.kinds[0] in DRAFTER_KINDS:
         composer.lower_draft(lowering, shape.kinds[0])
     else:

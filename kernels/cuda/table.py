@@ -5,6 +5,7 @@ from __future__ import annotations
 from tandem.kernels.cuda.attention import attention_merge, attention_split, attention_tail
 from tandem.kernels.cuda.attention_chunk import attention_chunk
 from tandem.kernels.cuda.attention_wide import attention_wide
+from tandem.kernels.cuda.chain import chain_next
 from tandem.kernels.cuda.conv import conv_tail
 from tandem.kernels.cuda.delta import delta_rule, delta_verify
 from tandem.kernels.cuda.delta_commit import conv_commit, delta_commit
@@ -33,7 +34,7 @@ KERNELS: dict[str, TritonKernel] = {
         *(add_parts, add_rms_norm, add_rms_norm_taps, argmax_gap, argmax_partial),
         *(attention_chunk, attention_merge, attention_split, attention_tail, attention_wide),
         *(block_attention_merge, block_attention_split, block_conv, lattice_scores, lattice_walk),
-        *(conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
+        *(chain_next, conv_commit, conv_tail, delta_commit, delta_rule, delta_verify, gated_rms_norm, recurrent_inputs),
         *(embedding, gather_rows, kv_move, kv_write, linear, linear_chunk, linear_rotary, rms_norm, rotary),
         *(rotary_kv_write, scatter_rows, scatter_sum, sigmoid_gate, swiglu, top_k, top_k_partial),
         *(sample_bins, sample_gather, sample_learn, sample_logits, sample_pick, sample_settle, sample_sums),

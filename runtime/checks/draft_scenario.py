@@ -27,5 +27,6 @@ def run(executor: Executor) -> list[tuple[str, str]]:
         return seen + [(f"block, slot {i}", bits) for i, bits in enumerate(draft.slots([0], [TOKENS], ids[TOKENS:]), 1)]
     draft.sync(0, ids[1 : SYNCED + 1], 0, range(SYNCED))
     rows = DraftSpan(0, SYNCED, ids[SYNCED + 1 :], range(SYNCED, TOKENS), tap_out=TOKENS)
-    (chain,) = draft.chains([rows], CHAIN)
+    by_itself = drafter is not None and drafter.chain >= CHAIN
+    (chain,) = draft.lines([rows], CHAIN) if by_itself else draft.chains([rows], CHAIN)
     return seen + [(f"chain, guess {depth}", bits) for depth, bits in enumerate(chain, 1)]

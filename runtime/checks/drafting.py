@@ -49,6 +49,13 @@ class DraftLab:
                 bits.append(more)
         return found
 
+    def lines(self, spans: Sequence[DraftSpan], length: int) -> list[list[str]]:
+        """The same of chains that the executor makes by itself."""
+        rows = draft_rows(Kind.DRAFT, spans, self._lab.table)
+        rows.chain = length
+        outcome = self._run(rows)
+        return [list(line) for line in zip(*map(digests, (outcome, *outcome.behind)), strict=True)]
+
     def blocks(self, lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int]) -> list[str]:
         """A digest for the block of each lane, all drafted together, behind an anchor at position `starts`."""
         bits = self.slots(lanes, starts, anchors)

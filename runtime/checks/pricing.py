@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tandem.artifacts.io import BlockGeometry
-from tandem.keys import DRAFTER_KINDS, Kind, context_classes
+from tandem.keys import DRAFTER_KINDS, LAUNCHED, Kind, context_classes
 from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.executor.base import DraftRows, Executor, Moves, Rows
 from tandem.runtime.rows import Span, block_rows, extend_rows
@@ -30,8 +30,8 @@ FILL = 32768
 
 
 def priced(executor: Executor) -> list[Kind]:
-    """Kinds of the bundle that have prices. A draw has none: its time is part of that of the pass before it."""
-    return [kind for kind in executor.geometry.kinds if kind is not Kind.SAMPLE]
+    """Kinds of the bundle that have prices: what is launched behind a pass is part of its time."""
+    return [kind for kind in executor.geometry.kinds if kind not in LAUNCHED]
 
 
 def row_counts(kind: Kind, executor: Executor, bound: int = 0) -> tuple[int, ...]:

@@ -48,6 +48,17 @@ class ChainsProof(DraftsProof):
             tokens = others[begin : begin + self.max_rows]
             self.drafts.guesses(0, tokens, begin, taps[begin : begin + len(tokens)])
 
+    def _lines(self, spans: Sequence[DraftSpan], wanted: Sequence[Sequence[str]]) -> None:
+        """Chains that the executor makes by itself, of each length; other tokens' K and V lie where theirs come."""
+        drafter = self.lab.executor.geometry.drafter
+        assert drafter is not None
+        for length in range(2, min(CHAIN, drafter.chain) + 1):
+            for span in spans:
+                others = [(token + 1) % self._vocab_size for token in self.texts[span.lane][span.start : -1]]
+                self.drafts.guesses(span.lane, others, span.start, [span.taps[0]] * len(others))
+            for lane, bits in enumerate(self.drafts.lines(spans, length)):
+                self.compare(f"chain of {length} of lane {lane}, by itself", bits, wanted[lane][:length])
+
     def lanes(self, wanted: Sequence[str]) -> None:
         """Chains alone and beside others; rows of a text overwrite those of a chain."""
         spans = list[DraftSpan]()
@@ -63,6 +74,7 @@ class ChainsProof(DraftsProof):
         alone = [self.drafts.chains([span], CHAIN)[0] for span in spans]
         for lane, bits in enumerate(self.drafts.chains(spans, CHAIN)):
             self.compare(f"chain of lane {lane} beside {len(spans) - 1} others", bits, alone[lane])
+        self._lines(spans, alone)
         # What a chain guessed lies where the text goes on, whose rows come in its place.
         text, start = self.texts[0], spans[0].start
         again = self.drafts.guesses(0, text[start + 1 :], start, range(start, len(text) - 1))

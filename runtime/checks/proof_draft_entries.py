@@ -20,6 +20,8 @@ from tandem.runtime.rows import DraftSpan, draft_rows
 
 NEAR, HALF = 17, MAX_TREE_ROWS // 2
 """Position of the lane beside one that is far, and the rows of each in a joint pass."""
+FEW = 5
+"""Rows in front of a chain."""
 
 
 class Places(Protocol):
@@ -104,6 +106,7 @@ class DraftEntriesProof:
             self._compare(f"{where}: drafts of {num_rows} rows", found, wanted)
         if places.two:
             self._beside(where, DraftSpan(0, start, line[:HALF], taps[:HALF]), wanted)
+        self._line(where, DraftSpan(0, start, line[:FEW], taps[:FEW], len(self._text) - 1))
 
     def _beside(self, where: str, far: DraftSpan, wanted: Sequence[str]) -> None:
         """A joint pass with a lane that is near: the far one picks the class for both."""
@@ -116,6 +119,15 @@ class DraftEntriesProof:
         found = digests(self._lab.executor.draft(Kind.DRAFT, rows))
         self._compare(f"{where}: joint drafts, this lane", found[:HALF], wanted)
         self._compare(f"{where}: joint drafts, the lane at {NEAR}", found[HALF:], alone)
+
+    def _line(self, where: str, span: DraftSpan) -> None:
+        """A chain that the executor makes by itself, where it makes any; near a border it goes on to another class."""
+        drafter = self._places.geometry.drafter
+        if drafter is not None and drafter.chain > 1:
+            (wanted,) = self._draft.chains([span], drafter.chain)
+            self._spoil(range(FEW + drafter.chain), span.start)
+            (found,) = self._draft.lines([span], drafter.chain)
+            self._compare(f"{where}: chain by itself", found, wanted)
 
     def _alone(self, tokens: Sequence[int], start: int, taps: Sequence[int], lane: int = 0) -> list[str]:
         """Digests of a row's guesses, row by row."""

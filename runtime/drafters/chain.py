@@ -1,4 +1,5 @@
 """How an MTP layer drafts: chains of guesses, all lanes' side by side, a pass for each depth as long as another pays.
+Where a device makes chains by itself, all depths are one call.
 
 Knows nothing of which lanes draft, of the ring's other rows or of texts.
 """
@@ -44,6 +45,26 @@ class Chains:
         return seats
 
     def draft(self, seats: Sequence[Seat[MtpDrafter]], num_lanes: int) -> None:
+        if (chain := min(self._passes.chain, max(seat.depth for seat in seats))) > 1:
+            self._draft_at_once(seats, chain)
+        else:
+            self._draft_by_depth(seats, num_lanes)
+
+    def _draft_at_once(self, seats: Sequence[Seat[MtpDrafter]], chain: int) -> None:
+        """Guesses of a `chain` for each, of which none takes more than its depth."""
+        spans = [seat.drafter.backlog(len(seat.drafter.pending), self._own(seat, 0)) for seat in seats]
+        outcome = self._passes.draft(spans, chain)
+        for seat in seats:
+            self._ring.give(seat.drafter.read(len(seat.drafter.pending)))
+        for depth, guesses in enumerate((outcome, *outcome.behind)):
+            for seat, options in zip(seats, options_of(guesses, self._passes.vocab_size), strict=True):
+                if depth < seat.depth and not seat.drafter.lost:
+                    if options:
+                        seat.drafter.guess(options)
+                    else:
+                        self._lose(seat.drafter)
+
+    def _draft_by_depth(self, seats: Sequence[Seat[MtpDrafter]], num_lanes: int) -> None:
         stake = Stake(self._prices, max(len(seat.drafter.ids) for seat in seats), num_lanes)
         spans = [seat.drafter.backlog(len(seat.drafter.pending), self._own(seat, 0)) for seat in seats]
         going = self._deepened(seats, spans, stake, 1)

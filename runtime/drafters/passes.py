@@ -34,14 +34,17 @@ class DraftPasses:
         self._executor, self._pages, self._prices, self._meter = executor, pages, prices, meter
         g = executor.geometry
         self.max_rows, self.draft_lanes, self.vocab_size = g.max_rows, g.draft_lanes, g.vocab_size
+        self.chain = g.drafter.chain if g.drafter else 1
 
     def sync(self, spans: Sequence[DraftSpan]) -> None:
         """The drafter reads these rows."""
         self._run(Kind.SYNC, draft_rows(Kind.SYNC, spans, self._pages.table))
 
-    def draft(self, spans: Sequence[DraftSpan]) -> DraftOutcome:
-        """The same, and it guesses behind the last row of each."""
-        return self._run(Kind.DRAFT, draft_rows(Kind.DRAFT, spans, self._pages.table))
+    def draft(self, spans: Sequence[DraftSpan], chain: int = 1) -> DraftOutcome:
+        """The same, and it guesses behind the last row of each, a `chain` of so many tokens by itself."""
+        rows = draft_rows(Kind.DRAFT, spans, self._pages.table)
+        rows.chain = chain
+        return self._run(Kind.DRAFT, rows)
 
     def draft_blocks(self, drafters: Sequence[TapReader], block: BlockGeometry) -> DraftOutcome:
         """It guesses a block behind the text of each of `drafters`, which it has read but for the last token."""
@@ -50,9 +53,13 @@ class DraftPasses:
         return self._run(Kind.DRAFT, block_rows(lanes, starts, anchors, block, self._pages.table))
 
     def _run(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
-        outcome = self._executor.draft(kind, rows)
-        self._prices.observe(max(rows.position), kind, len(rows.token), outcome.ms)
-        self._meter.draft_passes.add(kind)
-        self._meter.draft_rows.add(kind, len(rows.token))
+        outcome, context, num_rows = self._executor.draft(kind, rows), max(rows.position), len(rows.token)
+        share = 1.0  # of the time, what the first pass of a chain took
+        if rows.chain > 1:
+            first, other = (self._prices.ms(context, kind, count) for count in (num_rows, len(rows.output_row)))
+            share = first / (first + (rows.chain - 1) * other)
+        self._prices.observe(context, kind, num_rows, outcome.ms * share)
+        self._meter.draft_passes.add(kind, rows.chain)
+        self._meter.draft_rows.add(kind, num_rows + (rows.chain - 1) * len(rows.output_row))
         self._meter.draft_seconds.add(kind, outcome.ms / 1e3)
         return outcome

@@ -68,6 +68,9 @@ class DraftRows:
     A block drafter's sync is given the tap of position p and the token there. Its draft is whole blocks: the anchor,
     the lane's last token, at position p and `mask_token` at those behind it, prefix p on all of them, all below p
     synced; `output_row` are all rows but anchors. It reads no tap, so all of them are -1, and leaves none.
+
+    Up to `DraftGeometry.chain` guesses in a line may be asked for: behind its own guess an output's lane goes on from
+    the tap that its row left, which then is there, and leaves its own in that place.
     """
 
     token: Sequence[int]  # [R]
@@ -79,6 +82,7 @@ class DraftRows:
     block_table: np.ndarray  # [L, B] int32, the very pages of the target
     output_row: Sequence[int] = ()  # [O], ascending
     tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves its own in, -1 or () for none
+    chain: int = 1  # guesses in a line behind each output
 
 
 @dataclass(slots=True)
@@ -114,6 +118,8 @@ class DraftOutcome:
 
     Of blocks also a lattice: `score[o, p, c]` is how likely guess c is behind guess p of the row before, whatever p
     behind an anchor, as a logit; `walk[o]` is the guess that the drafter itself takes there.
+
+    Of a chain these are the first guesses; those `behind` follow depth by depth, in the time of all.
     """
 
     token: np.ndarray  # [O, top] int32
@@ -122,6 +128,7 @@ class DraftOutcome:
     ms: float
     score: np.ndarray | None = None  # [O, top, top] float32
     walk: np.ndarray | None = None  # [O] int32
+    behind: Sequence[DraftOutcome] = ()
 
 
 Entry = tuple[Kind, int, int]

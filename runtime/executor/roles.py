@@ -19,15 +19,16 @@ from tandem.keys import DRAFTER_KINDS, Kind
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
 KV, STATE, LOGITS, WEIGHTS = "kv", "state", "logits", "weights"
 TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK = "tap", "tap_out", "draft_kv", "draft_token", "draft_walk"
-DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK)
+CHAIN = "chain_token"
+DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK, CHAIN)
 """What is there for a drafter alone."""
 WISHES, SEEN, DRAWN = "wish", "seen", "drawn"
 DRAWS = (WISHES, SEEN, DRAWN)
 """What is there for draws alone."""
 WORDS = {
     ANCESTOR: "ancestors", MOVES: "moves", KV: "the model's K and V", STATE: "states", TAP: "taps to read",
-    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WALK: "a walk", WISHES: "wishes",
-    SEEN: "what texts have", DRAWN: "a place for draws",
+    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WALK: "a walk",
+    CHAIN: "guesses of a chain", WISHES: "wishes", SEEN: "what texts have", DRAWN: "a place for draws",
 }  # fmt: skip
 """How messages call what has another name there; the others go by their own."""
 ALWAYS = {
@@ -38,16 +39,18 @@ ALWAYS = {
     Kind.DRAFT: (TAP, TAP_OUT, DRAFT_KV, GUESSES),
     Kind.SYNC: (TAP, DRAFT_KV),
     Kind.SAMPLE: DRAWS,
+    Kind.NEXT: (TAP, TAP_OUT, GUESSES, CHAIN),
 }
 """What every program of a kind is given; factors where a model keeps any, a drafter's where there is one."""
 NEVER = {
-    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
-    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
-    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
+    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
     Kind.COMMIT: (*DRAFTERS, *DRAWS),
-    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, *DRAWS),
-    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, WALK, *DRAWS),
+    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, CHAIN, *DRAWS),
+    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, WALK, CHAIN, *DRAWS),
     Kind.SAMPLE: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, *DRAFTERS),
+    Kind.NEXT: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, DRAFT_KV, WALK, LOGITS, *DRAWS),
 }
 """What none is."""
 BLOCK_DRAFT = (DRAFT_KV, GUESSES, WALK)
@@ -60,7 +63,7 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
     `but` names what tells nothing on this device.
     """
     g, given = layout.geometry, _given(program, layout)
-    if kind in DRAFTER_KINDS and g.drafter is None:
+    if kind in (*DRAFTER_KINDS, Kind.NEXT) and g.drafter is None:
         raise BundleCorrupt(f"{where}: a drafter's program in a bundle that states none; rebuild the bundle")
     absent = {*(() if g.recurrent_layers else (FACTORS,)), *(() if g.drafter else DRAFTERS)}
     always, never = ALWAYS.get(kind, ()), NEVER.get(kind, ())

@@ -182,7 +182,7 @@ def test_fields_of_io_that_only_blocks_have() -> None:
     found = IoLayout(replace(GEOMETRY, drafter=replace(sample.HELD, block=sample.BLOCK))).fields
     more = {name: (field.dtype, field.shape) for name, field in found.items() if name not in chains}
     assert more == {"draft_score": ("float32", (4, 2, 2)), "draft_walk": ("int32", (4,))}
-    assert all(found[name] == field for name, field in chains.items())
+    assert all(found[name] == field for name, field in chains.items() if name != "logits")  # which lie behind them
 
 
 def test_inspect_says_what_drafts(sound: Path, tmp_path: Path) -> None:

@@ -61,10 +61,11 @@ def test_a_gpus_is_worked_by_hand(drafting: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(target, "gpus", lambda: [GPU])
     made = plan(drafting, device="cuda", context_length=300)
     held, g = made.geometry.drafter, made.geometry
-    assert held is not None and g.kinds == (*TARGET_KINDS, *DRAFTER_KINDS, Kind.SAMPLE) == made.resolved.entries
+    assert held is not None and held.chain == 4
+    assert g.kinds == (*TARGET_KINDS, *DRAFTER_KINDS, Kind.SAMPLE, Kind.NEXT) == made.resolved.entries
     assert (held.tap_rows, held.tap_width, held.top, g.max_rows) == (256 + 512, 48, 2, 256)
     assert held.kv_planes == ((1, 24 * 2),) * 2 and held.page_bytes == g.page_bytes == 2 * 64 * 24 * 2
-    assert made.target.num_programs(g) == (21 + 3 + 1) + (7 + 3) + (7 + 3) + 7
+    assert made.target.num_programs(g) == (21 + 3 + 1) + (7 + 3) + (7 + 3) + 7 + 1
     summary = made.summary()
     assert summary["drafter"] == "mtp, chains of 4" and summary["tap_bytes"] == 768 * 48 * 4
     assert summary["entries"] == [kind.value for kind in g.kinds]

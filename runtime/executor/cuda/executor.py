@@ -124,7 +124,11 @@ class CudaExecutor:
         if self.geometry.drafter is None or kind not in DRAFTER_KINDS:
             raise UsageError(f"this bundle has no {kind}: it holds no drafter that is a model; draft with lookup")
         self._enter()
-        return self._passes.draft(self._shelf.graph(kind, len(rows.token), max(rows.position) + 1), rows)
+        length, outputs = max(rows.position) + 1, len(rows.output_row)
+        more = list[int]()
+        for depth in range(1, rows.chain):
+            more += self._shelf.graph(Kind.NEXT, outputs, 0), self._shelf.graph(kind, outputs, length + depth)
+        return self._passes.draft(self._shelf.graph(kind, len(rows.token), length), rows, more)
 
     def logits(self, output: int) -> np.ndarray:
         self._enter()

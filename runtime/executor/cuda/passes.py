@@ -6,6 +6,7 @@ Knows nothing of programs; a graph is a handle.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -34,6 +35,7 @@ class Passes:
         self._drawn = fields.get("drawn", self._argmax)
         last = fields.get("draft_score", fields.get("draft_lse"))
         self._guesses = (fields["draft_token"], last) if last else None
+        self._chain = (fields["chain_token"], last) if last and "chain_token" in fields else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
         told = (field for field in fields.values() if field is not self._logits)
@@ -60,11 +62,12 @@ class Passes:
         self._inbox.set_moves(moves)
         return self._pass(graph, moves.block_table)
 
-    def draft(self, graph: int, rows: DraftRows) -> DraftOutcome:
+    def draft(self, graph: int, rows: DraftRows, more: Sequence[int] = ()) -> DraftOutcome:
+        """`more` are the graphs of the rest of a chain, in order."""
         self._inbox.set_draft(rows)
-        num_outputs = len(rows.output_row)
-        ms = self._pass(graph, rows.block_table, self._guesses, num_outputs)
-        return self._inbox.guesses(num_outputs, ms)
+        num_outputs, back = len(rows.output_row), self._chain if more else self._guesses
+        ms = self._pass(graph, rows.block_table, back, num_outputs, more=more)
+        return self._inbox.guesses(num_outputs, ms, rows.chain)
 
     def logits(self, output: int) -> np.ndarray:
         """fp32 [V] of output row `output` of the last pass, copied when it is first asked for."""
@@ -94,6 +97,7 @@ class Passes:
         back: tuple[Field, Field] | None = None,
         num_outputs: int = 0,
         sample: int | None = None,
+        more: Sequence[int] = (),
     ) -> float:
         """Milliseconds from the first copy to the end of the last, which brings what lies from the first field of
         `back` to row `num_outputs` of the other."""
@@ -106,6 +110,8 @@ class Passes:
         driver.launch(graph, stream)
         if sample is not None:
             driver.launch(sample, stream)
+        for graph in more:
+            driver.launch(graph, stream)
         if back and num_outputs:
             place, end = back[0].offset, back[1].offset + back[1].nbytes // back[1].shape[0] * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.program import Program
 from tandem.errors import BundleMismatch
-from tandem.keys import DRAFTER_KINDS, Kind
+from tandem.keys import DRAFTER_KINDS, LAUNCHED, Kind
 from tandem.runtime.executor.cuda.image import EntryProgram
 
 log = logging.getLogger("tandem.runtime")
@@ -47,7 +47,7 @@ def require_all(entries: Sequence[EntryProgram], geometry: Geometry) -> None:
         held = [context or ANY for k, context, most_rows, _ in entries if k is kind and (most_rows or ANY) >= rows]
         if not held:
             raise BundleMismatch(f"no {kind} entry takes {rows} rows; compile the bundle again")
-        if kind not in (Kind.COMMIT, Kind.SAMPLE) and max(held) < geometry.context_length:
+        if kind not in (Kind.COMMIT, *LAUNCHED) and max(held) < geometry.context_length:
             raise BundleMismatch(
                 f"no {kind} entry takes {rows} rows at {geometry.context_length} tokens, the longest ends at "
                 f"{max(held)}; compile the bundle again"

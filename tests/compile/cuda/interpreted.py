@@ -68,8 +68,12 @@ class InterpretedExecutor:
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
         self._inbox.set_draft(rows)
         self._inbox.set_table(rows.block_table)
-        self._run(kind, len(rows.token), max(rows.position) + 1)
-        return self._inbox.guesses(len(rows.output_row), 1.0)
+        length, outputs = max(rows.position) + 1, len(rows.output_row)
+        self._run(kind, len(rows.token), length)
+        for depth in range(1, rows.chain):
+            self._run(Kind.NEXT, outputs, 0)
+            self._run(kind, outputs, length + depth)
+        return self._inbox.guesses(outputs, 1.0, rows.chain)
 
     def _run(self, kind: Kind, rows: int, length: int) -> None:
         held = [shape for shape in self._shapes if kind in shape.kinds]

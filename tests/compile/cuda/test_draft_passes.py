@@ -134,5 +134,10 @@ def test_lanes_of_a_draft_have_the_bits_they_have_alone(tmp_path: Path) -> None:
     spans = [
         DraftSpan(lane, 3, IDS[4 + lane : 8], range(20 * lane + 3, 20 * lane + 7 - lane), 50 + lane) for lane in (0, 1)
     ]
-    alone = [draft.chains([span], 2)[0] for span in spans]
-    assert draft.chains(spans, 2) == alone
+    alone = [draft.chains([span], 3)[0] for span in spans]
+    assert draft.chains(spans, 3) == alone
+    for length in (2, 3):  # a chain that needs no host, over what spoils it if it writes nothing
+        for lane in (0, 1):
+            draft.guesses(lane, [7] * 6, 3, [20 * lane] * 6)
+        assert draft.lines(spans, length) == [line[:length] for line in alone]
+    assert draft.lines(spans[1:], 3) == alone[1:]

@@ -22,7 +22,8 @@ from tandem.runtime.executor import roles
 from tests.compile.cuda import lowered
 from tests.compile.cuda.lowered import Inputs, Weights, argument, constant, fake, launches, names
 
-DRAFT, SYNC, EXTEND, TREE = (Kind.DRAFT,), (Kind.SYNC,), (Kind.EXTEND,), (Kind.VERIFY_TREE,)
+DRAFT, SYNC, NEXT = (Kind.DRAFT,), (Kind.SYNC,), (Kind.NEXT,)
+EXTEND, TREE = (Kind.EXTEND,), (Kind.VERIFY_TREE,)
 RING = 256 + 512
 
 
@@ -48,7 +49,7 @@ def written(low: Lowered) -> Program:
 
 def test_every_program_can_be_written(composer: CudaComposer) -> None:
     made = [lower(composer, shape) for shape in shapes(composer.geometry)]
-    assert len(made) == (3 * 7 + 3 + 1) + (7 + 3) + (7 + 3) + 7
+    assert len(made) == (3 * 7 + 3 + 1) + (7 + 3) + (7 + 3) + 7 + 1
     drafter = composer.geometry.drafter
     assert drafter is not None
     for program in made:
@@ -131,11 +132,25 @@ def test_guesses_come_back_in_front_of_the_logits(composer: CudaComposer) -> Non
     assert (constant(launch, "TOP"), constant(launch, "CHUNKS")) == (2, 1)
 
 
+def test_what_lies_between_two_drafts_of_a_chain_is_one_launch(composer: CudaComposer) -> None:
+    """Over fields of io alone, each at its place; three of four guesses are kept there."""
+    found, io = lower(composer, Shape(NEXT, 0, 0)), IoLayout(composer.geometry).fields
+    (launch,) = found.launches
+    assert launch.kernel == "chain_next" and launch.work is not None and launch.work.grid == (1, 1, 1)
+    for name, value in launch.arguments.items():
+        assert isinstance(value, Operand) and (value.place, value.offset) == ("io", io[name].offset)
+        assert value.extent == io[name].nbytes and value.dtype == {"int32": "int32", "float32": "fp32"}[io[name].dtype]
+    assert io["chain_token"].shape == io["chain_logit"].shape == (3, 32, 2) and io["chain_lse"].shape == (3, 32)
+    order = [io[name].offset for name in ("gap", "chain_token", "chain_logit", "chain_lse", "draft_token", "logits")]
+    assert order == sorted(order)
+    assert (constant(launch, "OUTPUTS"), constant(launch, "TOP")) == (32, 2)
+
+
 def test_a_program_goes_for_its_own_kind_alone(composer: CudaComposer) -> None:
     layout = IoLayout(composer.geometry)
-    for kinds in (DRAFT, SYNC, EXTEND, TREE):
-        program = written(lower(composer, Shape(kinds, 0 if kinds == SYNC else 256, 8)))
-        for kind in (Kind.DRAFT, Kind.SYNC, Kind.EXTEND, Kind.VERIFY_TREE, Kind.COMMIT, Kind.SAMPLE):
+    for kinds in (DRAFT, SYNC, EXTEND, TREE, NEXT):
+        program = written(lower(composer, Shape(kinds, 0 if kinds in (SYNC, NEXT) else 256, 8)))
+        for kind in (Kind.DRAFT, Kind.SYNC, Kind.EXTEND, Kind.VERIFY_TREE, Kind.COMMIT, Kind.SAMPLE, Kind.NEXT):
             if kind in kinds:
                 roles.check(kind, program, layout, "this")
                 continue

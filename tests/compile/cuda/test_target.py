@@ -207,7 +207,7 @@ def test_a_checkpoints_drafter_comes_along(see: See, quick: Proving, compiler: C
             roles.check(kind, program, IoLayout(bundle.geometry), f"{kind} {context} {rows_}")
         sizes[drafter] = len(entries)
         assert ("mtp.fc_hidden" in bundle.weights.spans) == (drafter == "auto")
-    assert sizes["auto"] == sizes["none"] + 7 + 3 + 7 + 3
+    assert sizes["auto"] == sizes["none"] + 7 + 3 + 7 + 3 + 1
 
 
 def test_a_block_drafter_comes_along(see: See, quick: Proving, compiler: Compiler, tmp_path: Path) -> None:

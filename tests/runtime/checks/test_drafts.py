@@ -18,6 +18,7 @@ from tandem.runtime.checks.proof import TEXT, Report
 from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Outcome, Rows
+from tests.chained import by_host
 from tests.compile.models import oracle
 from tests.staged import Staged, stage
 from tests.tiny import make_checkpoint
@@ -121,6 +122,36 @@ def test_each_fault_is_named(executor: Executor, fault: str) -> None:
     wrong, words = FAULTS[fault]
     report = proof_of(wrong(executor))
     assert 0 < report.differing < report.cases and any(words in what for what in report.first), report.first
+
+
+class Chaining(Watch):
+    """One that makes chains of 4 by itself, which read token `shift` places further in the vocabulary."""
+
+    def __init__(self, executor: Executor, shift: int = 0) -> None:
+        super().__init__(executor)
+        drafter = executor.geometry.drafter
+        self.geometry = replace(executor.geometry, drafter=drafter and replace(drafter, chain=4))
+        self.chains, self._shift = set[int](), shift
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.chain == 1:
+            return super().draft(kind, rows)
+        self.chains.add(rows.chain)
+        return by_host(self._shifted, rows)
+
+    def _shifted(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.tap == rows.tap_out:
+            rows = replace(rows, token=[(token + self._shift) % self.geometry.vocab_size for token in rows.token])
+        return super().draft(kind, rows)
+
+
+def test_chains_that_an_executor_makes_by_itself_are_proved(executor: Executor) -> None:
+    watch = Chaining(executor)
+    assert proof_of(watch).differing == 0 and watch.chains == {2, 3, 4}
+    assert run(watch) == run(executor) and watch.chains == {2, 3, 4}
+    report = proof_of(Chaining(executor, shift=1))
+    assert report.differing and all("by itself" in what for what in report.first)
+    assert probe(Chaining(executor, shift=1), run(executor)).from_oracle[0].startswith("chain, guess 2")
 
 
 def test_a_probe_holds_against_what_it_was_sealed_with(executor: Executor) -> None:

@@ -17,6 +17,7 @@ from tandem.runtime.checks.proof_draft_entries import DraftEntriesProof
 from tandem.runtime.checks.proof_entries import EntriesProof, prove, text_tokens
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Executor
+from tests.chained import by_host
 from tests.compile.models import oracle
 from tests.staged import Staged, stage
 from tests.tiny import make_checkpoint
@@ -33,20 +34,31 @@ Spoil = Callable[[Entry, DraftRows], DraftRows | None]
 
 
 class Sorted(Watch):
-    """An executor with a program for each of ENTRIES, which notes what ran; `spoil` changes what an entry is given."""
+    """An executor with a program for each of ENTRIES, which notes what ran; `spoil` changes what an entry is given.
+
+    It makes chains of 4 by itself.
+    """
 
     def __init__(self, executor: Executor, spoil: Spoil = lambda entry, rows: rows) -> None:
         super().__init__(executor)
+        drafter = executor.geometry.drafter
+        self.geometry = replace(executor.geometry, drafter=drafter and replace(drafter, chain=4))
+        self.behind = False
         self.entries = ENTRIES
         self.ran = set[Entry]()
         self._spoil = spoil
 
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.chain > 1:
+            self.behind = True
+            outcome = by_host(self.draft, rows)
+            self.behind = False
+            return outcome
         length, count = max(rows.position) + 1, len(rows.token)
         fitting = [e for e in ENTRIES if e[0] is kind and e[2] >= count and (not e[1] or e[1] >= length)]
         entry = min(fitting, key=lambda e: (e[2], e[1]))
         self.ran.add(entry)
-        spoilt = self._spoil(entry, rows)
+        spoilt = self._spoil((Kind.NEXT, 0, 0) if self.behind and rows.tap == rows.tap_out else entry, rows)
         if spoilt is None:
             return DraftOutcome(*(np.zeros(0, np.float32) for _ in range(3)), ms=0.0)
         return super().draft(kind, spoilt)
@@ -95,6 +107,14 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "a chunk that reads another tap": (only((Kind.DRAFT, 0, 100), other_tap), "drafts of 100 rows"),
     "a bucket of the far class": (only((Kind.DRAFT, 256, 8), other_tap), "class 256: drafts of 8 rows"),
     "a bucket of the near class": (only((Kind.DRAFT, 90, 32), other_tap), "class 90: drafts of 32 rows"),
+    "a chain that stays where it is": (
+        only((Kind.NEXT, 0, 0), lambda rows: replace(rows, position=[p - 1 for p in rows.position])),
+        "chain by itself",
+    ),
+    "a chain that writes elsewhere": (
+        only((Kind.NEXT, 0, 0), lambda rows: replace(rows, slot=[slot - 1 for slot in rows.slot])),
+        "chain by itself",
+    ),
     "lanes mixed up": (
         lambda entry, rows: replace(rows, lane=[rows.lane[0]] * len(rows.lane)) if len(set(rows.lane)) > 1 else rows,
         "joint drafts",

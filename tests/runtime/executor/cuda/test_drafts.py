@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tandem.artifacts.io import DraftGeometry, IoLayout
+from tandem.artifacts.io import DraftGeometry, Geometry, IoLayout
 from tandem.artifacts.program import Program, Region
 from tandem.driver import Driver
 from tandem.errors import BundleCorrupt, BundleMismatch, UsageError
 from tandem.keys import DRAFTER_KINDS, Kind
-from tandem.runtime.executor.base import DraftRows, Rows
+from tandem.runtime.executor.base import DraftRows, Entry, Rows
 from tandem.runtime.executor.cuda.executor import CudaExecutor
 from tandem.runtime.executor.cuda.image import CODE_BYTES, EntryProgram, Image, region_bytes
 from tandem.runtime.executor.cuda.shelf import require_all
@@ -24,6 +24,7 @@ from tests.fake_device import Node
 from tests.runtime.executor.cuda.echo import NUM_PAGES, TABLE, Gpu, step
 from tests.runtime.executor.cuda.sample import (
     GEOMETRY,
+    IO,
     REGIONS,
     SCRATCH_BYTES,
     SIZES,
@@ -38,11 +39,6 @@ FACTS = DraftGeometry(tap_rows=160, tap_width=12, page_bytes=64 * (2 * 8 + 2 * 1
 DRAFTING = replace(GEOMETRY, drafter=FACTS)
 LAYOUT = IoLayout(DRAFTING)
 TAPS, DRAFT_KV = len(REGIONS), len(REGIONS) + 1
-HELD = (
-    *(replace(region, nbytes=LAYOUT.nbytes) if region.name == "io" else region for region in REGIONS),
-    Region("taps", FACTS.tap_bytes),
-    Region("draft_kv", FACTS.page_bytes),
-)
 FIELDS = {
     Kind.EXTEND: ("counts", "tap_out", "argmax"),
     Kind.VERIFY_CHAIN: ("counts", "tap_out", "argmax"),
@@ -50,6 +46,7 @@ FIELDS = {
     Kind.COMMIT: (TOLD[Kind.COMMIT],) * 3,
     Kind.DRAFT: ("tap", "tap_out", "draft_token"),
     Kind.SYNC: ("tap", "token", "slot"),
+    Kind.NEXT: ("tap", "tap_out", "draft_token", "chain_token"),
 }
 FIRST = 15
 """The number of the first program of a drafter."""
@@ -76,22 +73,28 @@ class DraftingGpu(Gpu):
             io["logits"][output] = io["token"][row] + 0.5
 
 
-def moved(kind: Kind, made: Program) -> Program:
-    """A program of the sample over DRAFTING: first pointers at the fields that `kind` is told."""
-    params = made.params.copy()
-    params["value"][:: len(SIZES)] = [LAYOUT.fields[name].offset for name in FIELDS[kind]]
+def moved(kind: Kind, made: Program, geometry: Geometry = DRAFTING) -> Program:
+    """A program of the sample over `geometry`: first pointers at the fields that `kind` is told."""
+    params, layout = made.params.copy(), IoLayout(geometry)
+    places = [layout.fields[name].offset for name in FIELDS[kind]]
+    params["value"][:: len(SIZES)] = places[:3]
+    if kind is Kind.NEXT:  # none of what it knows lies in the weights
+        params["region"][1 :: len(SIZES)] = IO
+        params["value"][1 :: len(SIZES)], params["extent"][1 :: len(SIZES)] = places[3], 64
     if kind in DRAFTER_KINDS:
         params["region"][1 :: len(SIZES)] = TAPS, DRAFT_KV, DRAFT_KV
         params["value"][1 :: len(SIZES)] = 0
         params["extent"][1 :: len(SIZES)] = 64
-    return replace(made, regions=HELD, params=params)
+    held = [replace(region, nbytes=layout.nbytes) if region.name == "io" else region for region in REGIONS]
+    own = Region("taps", FACTS.tap_bytes), Region("draft_kv", FACTS.page_bytes)
+    return replace(made, regions=(*held, *own), params=params)
 
 
-def drafting(folder: Path) -> Image:
-    listed: list[EntryProgram] = [*entries(), *((*entry, program(FIRST + i)) for i, entry in enumerate(OWN))]
-    remade = {id(made): moved(kind, made) for kind, *_, made in listed}
+def drafting(folder: Path, geometry: Geometry = DRAFTING, own: Sequence[Entry] = OWN) -> Image:
+    listed: list[EntryProgram] = [*entries(), *((*entry, program(FIRST + i)) for i, entry in enumerate(own))]
+    remade = {id(made): moved(kind, made, geometry) for kind, *_, made in listed}
     kept = [(kind, context, rows, remade[id(made)]) for kind, context, rows, made in listed]
-    return replace(image(folder, kept), geometry=DRAFTING)
+    return replace(image(folder, kept), geometry=geometry)
 
 
 @pytest.fixture
