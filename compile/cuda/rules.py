@@ -15,7 +15,7 @@ from tandem.compile.cuda.rules_attention import ATTENTION
 from tandem.compile.cuda.rules_blocks import BLOCKS
 from tandem.compile.cuda.rules_ends import ENDS
 from tandem.compile.cuda.rules_recurrent import RECURRENT
-from tandem.compile.views import VIEWS, arguments, registrar, width
+from tandem.compile.views import VIEWS, arguments, registrar, whole_of, width
 from tandem.kernels.cuda.embedding import embedding_work
 from tandem.kernels.cuda.norm import rms_norm_work
 from tandem.kernels.cuda.swiglu import swiglu_work
@@ -82,8 +82,8 @@ def _rms_norm(low: CudaLowering, node: Node) -> None:
     elif looked_up := low.take(value, ops.embedding.default):
         x, row = low.weight(looked_up.args[1]), low.operand(looked_up.args[0])
     else:
-        x = low.rows(value)
+        x = low.addends(whole_of((value,)) or value)
     weight, y = low.weight(scale), low.result(node)
-    groups = width(x) // x.shape[-1]
-    work = rms_norm_work(low.most[y.count], groups, x.shape[-1], float(eps), x.stride, y.stride)
+    size = y.shape[-1]
+    work = rms_norm_work(low.most[y.count], width(y) // size, size, float(eps), x.stride, y.stride, x.parts)
     low.launch("rms_norm", work, x=x, weight=weight, row=row, count=low.count(y), y=y)

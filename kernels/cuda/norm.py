@@ -32,6 +32,7 @@ def rms_norm(
     count,
     y,
     X_STRIDE: tl.constexpr,
+    PARTS: tl.constexpr,
     GROUPS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -39,7 +40,8 @@ def rms_norm(
     Y_STRIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """x [rows, GROUPS, WIDTH], weight fp32 [WIDTH], count int32 [1] -> y as x, each group by itself.
+    """x [rows, PARTS, GROUPS, WIDTH], weight fp32 [WIDTH], count int32 [1] -> y [rows, GROUPS, WIDTH], each group by
+    itself, parts summed.
 
     `row` int32 [rows] names the row of x behind each row of y; None means each its own. A row of x begins every
     X_STRIDE elements, one of y every Y_STRIDE; x of any float type, y rounded to its own. Grid (rows, GROUPS).
@@ -54,7 +56,7 @@ def rms_norm(
         if row is not None:
             source = tl.load(row + place).to(tl.int64)
         start = tl.program_id(1) * WIDTH
-        value = tl.load(x + source * X_STRIDE + start + i, mask=inside, other=0.0).to(tl.float32)
+        value = sum_of_parts(x + source * X_STRIDE + start + i, inside, PARTS, GROUPS * WIDTH).to(tl.float32)
         normed = value * _scale(value, WIDTH, EPS) * gain
         tl.store(y + place * Y_STRIDE + start + i, normed.to(y.dtype.element_ty), mask=inside)
 
@@ -162,13 +164,14 @@ def _shape(width: int) -> tuple[int, int]:
     return block, min(max(block // (32 * THREAD_ELEMENTS), 1), MAX_WARPS)
 
 
-def rms_norm_work(rows: int, groups: int, width: int, eps: float, x_stride: int, y_stride: int) -> Work:
-    """Work of `rms_norm` over x [rows, groups, width]; strides in elements from row to row."""
+def rms_norm_work(rows: int, groups: int, width: int, eps: float, x_stride: int, y_stride: int, parts: int = 1) -> Work:
+    """Work of `rms_norm` over x [rows, parts, groups, width]; strides in elements from row to row."""
     block, num_warps = _shape(width)
     return work(
         (rows, groups),
         num_warps=num_warps,
         X_STRIDE=x_stride,
+        PARTS=parts,
         GROUPS=groups,
         WIDTH=width,
         BLOCK=block,

@@ -59,6 +59,26 @@ def test_rms_norm_norms_each_group_by_itself(
     assert y[:, groups * width :].isnan().all()
 
 
+@pytest.mark.parametrize(("groups", "width"), [(1, 576), (3, 20)])
+def test_rms_norm_sums_parts_in_their_order(groups: int, width: int) -> None:
+    parts, whole, count = 3, groups * width, 2
+    x, weight = _random(count, parts, whole), 1 + _random(width)
+    found = []
+    for held, number in ((x, parts), ((x[:, 0] + x[:, 1]) + x[:, 2], 1)):
+        y = torch.full((count, whole), torch.nan)
+        run(
+            interpreted("norm").rms_norm,
+            rms_norm_work(count, groups, width, EPS, number * whole + 3, whole, number),
+            x=_poisoned(held.reshape(count, -1), count, number * whole + 3),
+            weight=weight,
+            row=None,
+            count=_count(count),
+            y=y,
+        )
+        found.append(y)
+    assert torch.equal(*found) and found[0].isfinite().all()
+
+
 def _add_rms_norm(
     x: Tensor, delta: Tensor, weight: Tensor, row: list[int] | None, rows: int, dtype: torch.dtype, keep: bool
 ) -> tuple[Tensor | None, Tensor]:
