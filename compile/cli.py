@@ -94,6 +94,8 @@ def command(
 
     if not model:
         raise UsageError("MODEL is empty: give a Hugging Face folder, a hub id (org/name) or a GGUF file")
+    if not drafter:
+        raise UsageError("--drafter is empty: give auto, none, or the folder of a drafter")
     if not find_profile(profile).low_bit and accept_quality:
         raise UsageError(f"--accept-quality: profile {profile} has no quality gate; leave it out")
     name = name or default_name(model)

@@ -21,7 +21,7 @@ from tandem.compile.models.rope import rope_tables
 from tandem.compile.models.sources import Source, TensorSource
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import load_mtp, mtp_sources
-from tandem.errors import CheckpointError
+from tandem.errors import CheckpointError, CompileError
 
 TRAINED_FOR = "target_digest"
 """Field of a drafter's config that says which checkpoint it was trained for; published ones have none."""
@@ -92,7 +92,10 @@ class Dflash2:
         CompileError for a drafter of another kind, CheckpointError for one of another model, or with tensors that are
         missing, misshapen or unknown; no weights are read but for the digest.
         """
-        block = resolve_drafter(checkpoint.config)
+        try:
+            block = resolve_drafter(checkpoint.config)
+        except (CompileError, CheckpointError) as error:  # who reads it has given two checkpoints
+            raise type(error)(f"{checkpoint.origin}: {error}") from None
         require_target(block, spec, checkpoint.origin)
         made_for = checkpoint.config.get(TRAINED_FOR, target)
         if made_for != target:

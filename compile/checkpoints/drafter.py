@@ -27,6 +27,8 @@ class DrafterCheckpoint(TensorFolder):
         origin = origin or str(folder)
         if not folder.is_dir():
             raise CheckpointError(f"{origin}: no such folder: give the folder of a drafter, with {CONFIG} in it")
+        if not (folder / CONFIG).exists():
+            raise CheckpointError(f"{origin}: {CONFIG} is missing: give the folder of a drafter")
         self.config = read_config(folder, origin)
         super().__init__(folder, origin)
 

@@ -194,7 +194,11 @@ def test_the_command_takes_a_folder(
     code, out, err = run("--drafter", "nowhere/at/all")
     assert (code, out) == (1, "") and "nowhere/at/all: no such folder: give the folder of a drafter" in err
     code, _, err = run("--drafter", str(folder), "--replace")
-    assert code == 1 and "architectures" in err
+    assert code == 1 and f"{folder}: the checkpoint's config has architectures" in err
+    code, _, err = run("--drafter", "")
+    assert code == 2 and "--drafter is empty: give auto, none, or the folder of a drafter" in err
+    code, _, err = run("--drafter", ".")
+    assert code == 1 and ".: config.json is missing: give the folder of a drafter" in err
     assert json.loads(run("--drafter", str(drafter), "--dry-run", "--json")[1])["drafter"] == "dflash2, blocks of 5"
 
 
