@@ -215,6 +215,24 @@ def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
     assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
 
 
+@pytest.mark.parametrize(("num_prompt", "each"), [(10, 0.3), (40, 0.15), (80, 0.15)])
+def test_a_row_to_read_costs_its_share_of_a_whole_pass(num_prompt: int, each: float) -> None:
+    """A pass takes 40 rows; one costs 2 ms and 0.1 a row."""
+    heard = list[float]()
+
+    class Hearing(Selective):
+        def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+            heard.append(sync_ms)
+            return True
+
+    class Rising(CheapDrafts):
+        def ms(self, context: int, kind: Kind, rows: int) -> float:
+            return 2.0 + 0.1 * rows if kind is Kind.SYNC else super().ms(context, kind, rows)
+
+    serve(engine_over(DraftingExecutor(), router=Hearing(), prices=Rising()), Request((1,) * num_prompt, 9))
+    assert heard[0] == pytest.approx(each)
+
+
 def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
     executor, request = DraftingExecutor(accuracy=1.0), Request((1, 2, 3), 20)
     engine = engine_over(executor, router=Selective(pays=lambda context, backlog: False))
