@@ -35,10 +35,11 @@ class BlockDrafter(TapReader):
         super().__init__(lane, claim)
         self.reach = Reach(usual)
         self._guessed: Guessed | None = None
+        self._most = 0
 
-    def guess(self, guessed: Guessed) -> None:
-        """What the model gives for the round at hand."""
-        self._guessed = guessed
+    def guess(self, guessed: Guessed, most: int) -> None:
+        """What the model gives for the round at hand, of which at most `most` nodes are worth a look."""
+        self._guessed, self._most = guessed, most
 
     def lose(self) -> list[int]:
         self._guessed = None
@@ -48,7 +49,7 @@ class BlockDrafter(TapReader):
         """The likeliest tree around the greedy walk, if anything is likely enough."""
         if self._guessed is None or max_nodes < 1:
             return []
-        return [Lattice(self.ids[-1], *self._guessed).tree(max_nodes, "nodes", LEAST)]
+        return [Lattice(self.ids[-1], *self._guessed).tree(min(max_nodes, self._most), "nodes", LEAST)]
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)

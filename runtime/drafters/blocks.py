@@ -20,6 +20,9 @@ from tandem.runtime.executor.base import DraftOutcome
 
 KEEP = 0.99
 """Of what all texts taught, each round."""
+SHARES = 2
+"""A lane's tree has so many times the nodes at most that are its even share of a verify: there is hardly ever room for
+more, and each is paid for where trees are built and cut."""
 
 
 class Blocks:
@@ -65,13 +68,13 @@ class Blocks:
         return [seat for _, seat in hopes[:count]]
 
     def draft(self, seats: Sequence[Seat[BlockDrafter]], num_lanes: int) -> None:
-        most = self._passes.draft_lanes
+        most, nodes = self._passes.draft_lanes, max(self._slots, SHARES * (self._max_rows - num_lanes) // num_lanes)
         for begin in range(0, len(seats), most):
             some = seats[begin : begin + most]
             outcome = self._passes.draft_blocks([seat.drafter for seat in some], self._block)
             for place, seat in enumerate(some):
                 if guessed := self._guessed(outcome, place, seat.depth):
-                    seat.drafter.guess(guessed)
+                    seat.drafter.guess(guessed, nodes)
                 else:
                     self._lose(seat.drafter)
 

@@ -38,7 +38,7 @@ def paths(tree: DraftTree) -> dict[tuple[int, ...], float]:
 
 def test_a_lattice_becomes_a_tree() -> None:
     made = drafter()
-    made.guess(TWO)
+    made.guess(TWO, 31)
     (tree,) = made.propose(31)
     wanted = {(3, 5): 0.7, (3, 7): 0.3, (3, 5, 8): 0.42, (3, 5, 9): 0.28, (3, 7, 9): 0.285}
     assert paths(tree) == pytest.approx(wanted), "0.015 for 8 behind 7 is hardly likely"
@@ -49,24 +49,25 @@ def test_a_lattice_becomes_a_tree() -> None:
 @pytest.mark.parametrize(("most", "drafted"), [(1, [5]), (2, [5, 8]), (3, [5, 8, 7]), (4, [5, 8, 7, 9])])
 def test_no_more_nodes_are_offered_than_asked_for_and_those_are_the_likeliest(most: int, drafted: list[int]) -> None:
     made = drafter()
-    made.guess(TWO)
+    made.guess(TWO, 31)
     (tree,) = made.propose(most)
     assert tree.tokens[1:] == drafted
-    assert made.propose(0) == []
+    made.guess(TWO, most)
+    assert made.propose(31) == [tree] and made.propose(0) == []
 
 
 def test_a_walk_that_is_hardly_likely_is_not_followed() -> None:
     sure = [[0.99, 0.01], [0.99, 0.01]]
     made = drafter()
-    made.guess(lattice(([5, 7], sure), ([8, 9], [[0.01, 0.99], [0.5, 0.5]]), walk=[0, 0]))
+    made.guess(lattice(([5, 7], sure), ([8, 9], [[0.01, 0.99], [0.5, 0.5]]), walk=[0, 0]), 31)
     (line,) = made.propose(31)
     assert line.tokens == [3, 5, 9], "what is likelier than the walk goes on"
     made = drafter()
-    made.guess(lattice(([5, 7], sure), ([8, 9], sure), walk=[1, 0]))
+    made.guess(lattice(([5, 7], sure), ([8, 9], sure), walk=[1, 0]), 31)
     (tree,) = made.propose(31)
     assert tree.tokens == [3, 5, 8], "a walk astray is none"
     made = drafter()
-    made.guess(lattice(([5, 7], sure), ([8, 9], sure), walk=[0, 0]))
+    made.guess(lattice(([5, 7], sure), ([8, 9], sure), walk=[0, 0]), 31)
     (chain,) = made.propose(31)
     assert chain.tokens == [3, 5, 8], "there is nothing beside it"
 
@@ -74,7 +75,7 @@ def test_a_walk_that_is_hardly_likely_is_not_followed() -> None:
 def test_lattices_are_for_one_round() -> None:
     made = drafter()
     assert made.propose(31) == []
-    made.guess(TWO)
+    made.guess(TWO, 31)
     made.observe([5, 6])
     assert made.propose(31) == [] and made.ids == [1, 2, 3, 5, 6]
 
@@ -86,7 +87,7 @@ def test_lattices_are_for_one_round() -> None:
 def test_the_walk_is_scored_as_far_as_its_fate_is_known(came: list[int], hits: int, trials: int) -> None:
     made, wanted = drafter(), Reach(Reach())
     wanted.learn(hits, trials)
-    made.guess(TWO)
+    made.guess(TWO, 31)
     made.observe(came)
     assert made.reach.chance == pytest.approx(wanted.chance)
 
@@ -94,7 +95,7 @@ def test_the_walk_is_scored_as_far_as_its_fate_is_known(came: list[int], hits: i
 def test_rounds_without_a_lattice_teach_nothing_but_age() -> None:
     made = drafter()
     for _ in range(30):
-        made.guess(TWO)
+        made.guess(TWO, 31)
         made.observe([7])
     doubted = made.reach.chance
     made.observe([5])
@@ -115,8 +116,8 @@ def test_rows_to_read_have_their_own_token() -> None:
 def test_one_that_is_lost_keeps_nothing() -> None:
     made = drafter()
     made.sync([1, 2])
-    made.guess(TWO)
-    assert made.lose() == [10, 20]
+    made.guess(TWO, 31)
+    assert made.lose() == [10, 20] and made.propose(31) == []
     made.sync([3])
     made.observe([5])
-    assert made.lose() == [] and made.propose(31) == []
+    assert made.lose() == []

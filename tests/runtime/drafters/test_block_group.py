@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.keys import Kind
 from tandem.prices import PriceModel
+from tandem.runtime.drafters.block import BlockDrafter, Guessed
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tandem.runtime.router.staircut import StairCut
+from tandem.tree import DraftTree
 from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, serve
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fakes import Recorder, marks
+from tests.fakes import Recorder, geometry, marks
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
@@ -164,13 +168,20 @@ def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
     assert executor.draft_passes == [] and engine.meter.lost.values[Lost.TURN] == 1
 
 
-def test_near_the_answers_end_a_block_is_cut_to_what_may_come() -> None:
-    executor, request = BlockExecutor(), Request((1, 2, 3), 4)
+def test_near_the_answers_end_a_block_is_cut_to_what_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at, sound = list[int](), BlockDrafter.guess
+
+    def guess(self: BlockDrafter, guessed: Guessed, most: int) -> None:
+        looked_at.append(len(guessed.walk))
+        sound(self, guessed, most)
+
+    monkeypatch.setattr(BlockDrafter, "guess", guess)
+    executor, request = BlockExecutor(), Request((1, 2, 3), 9)
     engine = engine_over(executor)
     (sink,) = serve(engine, request)
     check(engine, executor, [request], [sink])
-    assert [len(block) for block in sink.blocks] == [1, 3]
-    assert engine.meter.drafted_by.values["block"] <= 2 + 2 * 3, "two slots, with what else is likely in them"
+    assert [len(block) for block in sink.blocks] == [1, 5, 3]
+    assert looked_at == [4, 2], "the target says the last token itself"
 
 
 @pytest.mark.parametrize(
@@ -212,6 +223,24 @@ def test_a_text_that_grew_too_long_is_not_read_any_further() -> None:
     while engine.step():
         pass
     check(engine, executor, [first, second], sinks)
+
+
+@pytest.mark.parametrize(("lanes", "most"), [(1, 31), (2, 30), (3, 19), (4, 14), (8, 8)])
+def test_lanes_that_share_a_verify_build_smaller_trees(lanes: int, most: int) -> None:
+    """Two even shares, of 32 rows, for each; but a walk of 8 slots may always go on to its end."""
+    sizes = list[int]()
+
+    class Hearing(Selective):
+        def choose(self, candidates: list[list[DraftTree]], *more: Any) -> list[DraftTree]:
+            sizes.extend(tree.num_drafted for trees in candidates for tree in trees)
+            return super().choose(candidates, *more)
+
+    executor = BlockExecutor(rows=9, manner="random", capacities=geometry(max_lanes=8), ring=400)
+    requests = [Request((n, 1, 2), 40) for n in range(lanes)]
+    engine = engine_over(executor, router=Hearing())
+    check(engine, executor, requests, serve(engine, *requests))
+    together = sizes[: lanes * 20]
+    assert max(together) == most and min(together) > 0
 
 
 def test_guides_cut_what_the_model_drafts() -> None:
