@@ -12,12 +12,22 @@ from math import prod
 
 import numpy as np
 
-from tandem.keys import DRAFTER_KINDS, MAX_TREE_ROWS, TARGET_KINDS, Kind
+from tandem.keys import DRAFTER_KINDS, LAUNCHED, MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.wish import FRESH, WISH
 
 ALIGNMENT = 64
 NUM_COUNTS = 16
-"""Places of `counts`; 0 is rows, 1 outputs, 2 moves, 3 fresh ids, the rest are zero."""
+"""Places of `counts`; 0 is rows, 1 outputs, 2 moves, 3 fresh ids, 4 guesses of a chain so far, the rest are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGeometry:
+    """Of a drafter that guesses whole blocks: how many `rows` one has, the anchor first and `mask_token` on the others,
+    and the longest text that it was made for, which may be shorter than the target's."""
+
+    rows: int
+    mask_token: int
+    context_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,8 @@ class DraftGeometry:
 
     `taps` is a ring of `tap_rows` rows of `tap_width` fp32: what it reads of the target's rows, and of its own. Its K
     and V lie in `draft_kv`, drawn as the target's, in pages of the same numbers and tokens. Of every output row it
-    gives the `top` likeliest tokens.
+    gives the `top` likeliest tokens, of a `block` also how well each follows those of the row before. Of one that
+    guesses token by token a device may make a `chain` of so many by itself.
     """
 
     tap_rows: int
@@ -34,6 +45,8 @@ class DraftGeometry:
     page_bytes: int
     kv_planes: tuple[tuple[int, int], ...]
     top: int
+    block: BlockGeometry | None = None
+    chain: int = 1
 
     @property
     def tap_bytes(self) -> int:
@@ -68,12 +81,23 @@ class Geometry:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What a bundle has programs of."""
-        return (*TARGET_KINDS, *(DRAFTER_KINDS if self.drafter else ()), *((Kind.SAMPLE,) if self.draws else ()))
+        chains = self.drafter is not None and self.drafter.chain > 1
+        launched = {Kind.SAMPLE: self.draws, Kind.NEXT: chains}
+        own = DRAFTER_KINDS if self.drafter else ()
+        return (*TARGET_KINDS, *own, *(kind for kind in LAUNCHED if launched[kind]))
 
     @property
     def pool_bytes(self) -> int:
         """Bytes that a page takes in all pools: the model's K and V, and a drafter's."""
         return self.page_bytes + (self.drafter.page_bytes if self.drafter else 0)
+
+    @property
+    def draft_lanes(self) -> int:
+        """Lanes that one draft has room for, a block or a row of each."""
+        if self.drafter is None:
+            return 0
+        block, room = self.drafter.block, min(self.max_lanes, self.max_outputs)
+        return min(room, self.max_rows // block.rows, self.max_outputs // (block.rows - 1)) if block else room
 
     @property
     def seen_bytes(self) -> int:
@@ -115,6 +139,16 @@ class Geometry:
             return f"tap_rows {drafter.tap_rows} is below max_rows {self.max_rows}"
         if drafter.top > self.vocab_size:
             return f"top {drafter.top} is above vocab_size {self.vocab_size}"
+        if not 1 <= drafter.chain < (2 if drafter.block else MAX_TREE_ROWS):
+            return f"chain {drafter.chain} is none that a drafter makes"
+        return self._block_fault(drafter.block) if drafter.block else None
+
+    def _block_fault(self, block: BlockGeometry) -> str | None:
+        most = min(MAX_TREE_ROWS, self.max_rows, self.max_outputs + 1)
+        if not 2 <= block.rows <= most:
+            return f"a block has {block.rows} rows, a pass here holds 2 to {most}"
+        if block.mask_token >= self.vocab_size:
+            return f"mask_token {block.mask_token} is not below vocab_size {self.vocab_size}"
         return None
 
 
@@ -167,11 +201,18 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         yield "drawn", "int32", (g.max_outputs,)  # -1 where no draw was wished
     yield "argmax", "int32", (g.max_outputs,)
     yield "gap", "float32", (g.max_outputs,)  # largest logit minus the second largest
-    yield "logits", "float32", (g.max_outputs, g.vocab_size)
+    if g.drafter and g.drafter.chain > 1:  # the next three, of all guesses of a chain but the last
+        yield "chain_token", "int32", (g.drafter.chain - 1, g.max_outputs, g.drafter.top)
+        yield "chain_logit", "float32", (g.drafter.chain - 1, g.max_outputs, g.drafter.top)
+        yield "chain_lse", "float32", (g.drafter.chain - 1, g.max_outputs)
     if g.drafter:  # a draft's, the likeliest first; the last is the log of the sum of all exponentials
         yield "draft_token", "int32", (g.max_outputs, g.drafter.top)
         yield "draft_logit", "float32", (g.max_outputs, g.drafter.top)
         yield "draft_lse", "float32", (g.max_outputs,)
+        if g.drafter.block:  # the greedy walk's place in each row of guesses; last, as it is large, by the guess before
+            yield "draft_walk", "int32", (g.max_outputs,)
+            yield "draft_score", "float32", (g.max_outputs, g.drafter.top, g.drafter.top)
+    yield "logits", "float32", (g.max_outputs, g.vocab_size)  # last: a host brings them only where they are wanted
 
 
 class IoLayout:

@@ -99,11 +99,14 @@ hybrid27b() { # 54 GB beside what lies there
   figures hybrid27b hybrid --hybrid27b "$BUNDLES/hybrid27b"
 }
 
-demo-hybrid() { # real text: a check of every bit, then 200,000 greedy tokens; what was compared by LIMIT counts later
+demo-hybrid() { # real text: a check of every bit, each drafter's rate, 200,000 greedy tokens: those by LIMIT count later
   if [ ! -f "$BUNDLES/demo-hybrid/manifest.json" ]; then
     run compile-demo-hybrid tandem compile.cli bench/demo-hybrid --device cuda-sm90 -o "$BUNDLES/demo-hybrid" -q
   fi
   run spec-demo-hybrid tandem runtime.checks.cli spec "$BUNDLES/demo-hybrid" --quick
+  run draft-times "$PYTHON" -m bench.gpu.draft_times "$BUNDLES/demo-hybrid"
+  run drafts-demo-hybrid timeout "$LIMIT" "$PYTHON" bench/hybrid.py --only drafts --bundle "$BUNDLES/demo-hybrid" \
+    --json "$OUT/drafts-demo-hybrid.json"
   run exact-demo-hybrid timeout "$LIMIT" "$PYTHON" bench/exact.py "$BUNDLES/demo-hybrid" --journal "$OUT/exact.jsonl"
 }
 

@@ -1,7 +1,8 @@
 """The demo hybrid beside Transformers: how fast it decodes plainly, and whether its loss on held-out text is the same.
 And beside itself: what its drafting layer, lookup and both gain over plain steps.
 
-All run on this CPU, in turns of one command; Transformers must be importable here (`make install`) but for the drafts.
+All run on this CPU, or the drafts on the GPU of `--bundle`, in turns of one command; Transformers must be importable
+here (`make install`) but for the drafts.
 Other hybrids, and other models, take the same figures. Exits 1 if a loss is off or an id differs.
 """
 
@@ -35,7 +36,6 @@ PROFILES = {"decode": "bf16", "drafts": "bf16", "loss": "fp32"}
 """The bundle that each figure wants."""
 PROMPTS, PROMPT_TOKENS = 4, 96
 DRAFTED, DRAFTED_TOKENS = 16, 160
-DRAFTERS = ("lookup", "mtp", "auto")
 DRAFTS = Goal(1.6, 3.0)
 
 
@@ -48,7 +48,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.json:
-        record = {"machine": describe(), "threads": options.threads, "figures": [figure.record() for figure in found]}
+        record = {"machine": machine(options), "threads": options.threads}
+        record["figures"] = [figure.record() for figure in found]
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     off = any(line.missed for figure in found if figure.name.startswith("loss") for line in figure.lines)
     return int(off or any(figure.identical is False for figure in found))
@@ -73,6 +74,7 @@ def parse() -> argparse.Namespace:
 def figures(options: argparse.Namespace) -> list[Figure]:
     """Those that are asked for, printed as they come."""
     from tandem.artifacts.reader import open_bundle
+    from tandem.runtime.drafters.base import model_of
     from tandem.runtime.loading import read_tokenizer
 
     wanted = [options.only] if options.only else list(PROFILES)
@@ -84,13 +86,14 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         raise CommandError(f"no bundle of profile {missing[0]} is given; give one, or leave its figure out with --only")
     tokenizer = read_tokenizer(open_bundle(next(iter(paths.values()))).tokenizer_path)
     context = Context(Roster(paths, Path(), options.threads), options.repeats, options.tokens)
-    print(f"{describe()}, {options.threads} threads, {options.repeats} interleaved runs")
+    print(f"{machine(options)}, {options.threads} threads, {options.repeats} interleaved runs")
     found = []
     for name in wanted:
         if name == "decode":
             found.append(eager.measure(context, options.checkpoint, held_out(tokenizer, PROMPT_TOKENS, PROMPTS)))
         elif name == "drafts":
-            found.append(drafts(context, held_out(tokenizer, DRAFTED_TOKENS, DRAFTED), options.tokens))
+            own = model_of(open_bundle(paths[PROFILES[name]]).geometry)
+            found.append(drafts(context, own, held_out(tokenizer, DRAFTED_TOKENS, DRAFTED), options.tokens))
         else:
             texts = domains(tokenizer, options.corpus)
             cut = {domain: windows(ids, options.window + 1, options.windows) for domain, ids in texts.items()}
@@ -99,16 +102,24 @@ def figures(options: argparse.Namespace) -> list[Figure]:
     return found
 
 
+def machine(options: argparse.Namespace) -> str:
+    """What bundles run on: this processor, and the GPU of those that are for one."""
+    from tandem.artifacts.reader import read_manifest
+
+    found = (read_manifest(path).host.price.gpu for path in options.bundle or ())
+    return ", ".join([describe(), *dict.fromkeys(gpu.product for gpu in found if gpu)])
+
+
 def held_out(tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
     """Up to `count` pieces of held-out Python, of `length` tokens."""
     return windows([token for ids in library(tokenizer) for token in ids], length, count)
 
 
-def drafts(context: Context, texts: list[list[int]], num_tokens: int) -> Figure:
-    """Each drafter over plain steps, going on with `texts`."""
+def drafts(context: Context, own: str | None, texts: list[list[int]], num_tokens: int) -> Figure:
+    """Lookup, the bundle's `own` drafter and both over plain steps, going on with `texts`."""
     figure = Figure("drafts", f"answers of {num_tokens} tokens to {len(texts)} pieces of held-out Python")
     prompts = [Prompt(f"piece {i}", ids) for i, ids in enumerate(texts, 1)]
-    ways = (PLAIN, *(Way(name, options={"drafter": name}) for name in DRAFTERS))
+    ways = (PLAIN, *(Way(name, options={"drafter": name}) for name in ("lookup", own, "auto") if name))
     return measure(context, PROFILES["drafts"], figure, prompts, ways, num_tokens, DRAFTS)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.manifest import EntryRecord, Host
 from tandem.artifacts.quality import Quality
+from tandem.compile.drafters import Drafter
 from tandem.compile.examine import Staged, StagedCuda
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -65,13 +66,8 @@ class Target(Protocol):
         """UsageError for a model or a profile that it has no kernels for."""
         ...
 
-    @property
-    def drafts(self) -> bool:
-        """Whether it has programs for a checkpoint's layer that drafts."""
-        ...
-
     def geometry(
-        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: Drafter | None = None
     ) -> Geometry: ...
 
     def num_programs(self, geometry: Geometry) -> int:
@@ -103,7 +99,7 @@ def stage_weights(plan: Plan, checkpoint: Checkpoint, path: Path, progress: Prog
         path,
         layout=plan.target.layout,
         context_length=plan.geometry.context_length,
-        drafter=plan.drafter is not None,
+        drafter=plan.drafter,
         advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
     )
 

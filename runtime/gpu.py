@@ -71,12 +71,13 @@ def open_image(
     """
     driver = driver or Driver()
     sizes = region_bytes(image, 0)
-    del sizes["kv"]
+    for pool in sizes.keys() & {"kv", "draft_kv"}:
+        del sizes[pool]
     with _context(driver, image.device):
         free, total = driver.memory()
         room = Room(total, free, utilization)
         fixed = sizes | {"kernels and graphs": CODE_BYTES}
-        num_pages = pages_that_fit(fixed, room, image.geometry.page_bytes, pages)
+        num_pages = pages_that_fit(fixed, room, image.geometry.pool_bytes, pages)
         executor = CudaExecutor(image, num_pages=num_pages, poison=poison, driver=driver)
     try:
         if whole:

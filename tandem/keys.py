@@ -24,12 +24,15 @@ class Kind(StrEnum):
     DRAFT = "draft"
     SYNC = "sync"
     SAMPLE = "sample"
+    NEXT = "next"
 
 
 TARGET_KINDS = (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT)
 """What every bundle has programs of."""
 DRAFTER_KINDS = (Kind.DRAFT, Kind.SYNC)
 """What only bundles with a drafter that is a model have: a pass that guesses, one that only brings it up to date."""
+LAUNCHED = (Kind.SAMPLE, Kind.NEXT)
+"""What is only launched behind a pass, whose time it is part of: a draw, and what makes guesses a draft's next rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ STAND_INS = {
     Kind.DRAFT: (),
     Kind.SYNC: (Kind.DRAFT,),
     Kind.SAMPLE: (),
+    Kind.NEXT: (),
 }
 
 

@@ -1,7 +1,7 @@
 """Our side: a bundle loaded as `tandem-run` loads it, and asked through its worker.
 
-Arguments: bundle, threads, and further fields of `LoadOptions` as JSON. A request's `speculate` chooses between drafts
-and plain decoding, `stop_ids` end it early, `temperature` and `seed` are its sampling.
+Arguments: bundle, threads of a CPU's, and further fields of `LoadOptions` as JSON. A request's `speculate` chooses
+between drafts and plain decoding, `stop_ids` end it early, `temperature` and `seed` are its sampling.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ class Collected:
 
 def load() -> tuple[str, Generate]:
     from tandem import __version__
+    from tandem.artifacts.reader import read_manifest
     from tandem.runtime.loading import LoadOptions, load
     from tandem.runtime.request import Request, Sampling
 
-    more = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
-    service = load(Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2]), max_num_seqs=1, **more))
+    bundle, more = Path(sys.argv[1]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    threads = None if read_manifest(bundle).host.price.gpu else int(sys.argv[2])
+    service = load(bundle, LoadOptions(threads=threads, max_num_seqs=1, **more))
 
     def generate(
         ids: list[int],

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.compile.assembly import Assembly
-from tandem.compile.compose import PAGE_TOKENS, Composer, draft_geometry, recurrent_facts
+from tandem.compile.compose import PAGE_TOKENS, Composer, drafter_geometry, recurrent_facts
 from tandem.compile.cpu.fuse import fuse
 from tandem.compile.cpu.rules import RULES
+from tandem.compile.drafters import Drafter
 from tandem.compile.lowering import Lowering
+from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.kernels.signature import Signature
@@ -23,7 +25,7 @@ LANES = 16
 """Heads are padded to whole vectors in the value pages."""
 
 
-def page_planes(spec: LlamaSpec, profile: Profile) -> tuple[tuple[int, int], tuple[int, int]]:
+def page_planes(spec: LlamaSpec | Dflash2Spec, profile: Profile) -> tuple[tuple[int, int], tuple[int, int]]:
     """One layer's K and V in a page, as (groups, bytes): see `Geometry.kv_planes`."""
     size = profile.cache.itemsize
     padded = -(-spec.head_dim // LANES) * LANES
@@ -37,9 +39,9 @@ def geometry(
     *,
     max_rows: int,
     max_lanes: int,
-    drafter: bool = False,
+    drafter: Drafter | None = None,
 ) -> Geometry:
-    """Capacities of a bundle for up to `context_length` tokens, one with its checkpoint's `drafter` or without."""
+    """Capacities of a bundle for up to `context_length` tokens, one with a `drafter` or without."""
     planes = page_planes(spec, profile)
     layer_bytes = PAGE_TOKENS * sum(groups * size for groups, size in planes)
     return Geometry(
@@ -51,7 +53,7 @@ def geometry(
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * layer_bytes,
         kv_planes=planes,
-        drafter=draft_geometry(spec, planes, max_rows) if drafter else None,
+        drafter=drafter_geometry(spec, drafter, lambda of: page_planes(of, profile), max_rows, context_length),
         **recurrent_facts(spec),
     )
 

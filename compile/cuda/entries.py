@@ -2,7 +2,8 @@
 
 Grids are part of a CUDA graph, so every row bucket and every context class has a program of its own. A chain's verify
 and an extend of as many rows are the same launches, so they are one program, unless a recurrent state tells them apart.
-Long prefills loop over the context, and a commit and a draw do not look at it: they are for any class.
+Long prefills and drafts loop over the context, and a commit, a draw and a sync do not look at it: they are for any
+class.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tandem.keys import Kind, context_classes
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 CHUNKS = (64, 128, 256, 512, 1024, 2048)
+BLOCK_LANES = (1, 2, 4)
+"""Lanes of a draft of whole blocks, beside as many as there is room for."""
 ANY = 0
 
 
@@ -40,5 +43,17 @@ def shapes(geometry: Geometry) -> Iterator[Shape]:
             yield from (Shape(kinds, bound, rows) for rows in BUCKETS)
     yield from (Shape((Kind.EXTEND,), ANY, rows) for rows in CHUNKS if rows <= geometry.max_rows)
     yield Shape((Kind.COMMIT,), ANY, ANY)
+    if geometry.drafter:
+        chunks = [rows for rows in CHUNKS if rows <= geometry.max_rows]
+        if block := geometry.drafter.block:
+            lanes = [lanes for lanes in BLOCK_LANES if lanes < geometry.draft_lanes]
+            yield from (Shape((Kind.DRAFT,), ANY, block.rows * count) for count in (*lanes, geometry.draft_lanes))
+        else:
+            for bound in context_classes(geometry.context_length):
+                yield from (Shape((Kind.DRAFT,), bound, rows) for rows in BUCKETS)
+            yield from (Shape((Kind.DRAFT,), ANY, rows) for rows in chunks)
+        yield from (Shape((Kind.SYNC,), ANY, rows) for rows in (*BUCKETS, *chunks))
     if geometry.draws:
         yield from (Shape((Kind.SAMPLE,), ANY, rows) for rows in BUCKETS)
+    if Kind.NEXT in geometry.kinds:
+        yield Shape((Kind.NEXT,), ANY, ANY)

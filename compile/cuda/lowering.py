@@ -1,8 +1,9 @@
 """The lowering of a part for one row bucket and one context class of a GPU.
 
-Four things beyond the common walk: values that only products read are kept as those round them, an operator whose
+Five things beyond the common walk: values that only products read are kept as those round them, an operator whose
 only reader can take its work along waits for that reader, what is made in parts is summed for readers that take none,
-and what is pointwise between operators becomes kernels of its own, to be compiled later. Knows no operator by name.
+what is pointwise between operators becomes kernels of its own, to be compiled later, and what nobody reads is left out.
+Knows no operator by name.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from tandem.compile.cuda.glue import Run, steps
 from tandem.compile.cuda.glue_compile import ALIGNMENT
 from tandem.compile.cuda.glue_kernel import GlueKernel
 from tandem.compile.cuda.rules import RULES
-from tandem.compile.lowering import DTYPES, TRACED, Lowering
+from tandem.compile.lowering import DTYPES, ITEM_BYTES, TRACED, Lowering
 from tandem.compile.trace import OUTPUTS, ROWS, Part
 from tandem.compile.views import RESHAPES, readers, width
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.parts import add_parts_work
 from tandem.keys import MAX_TREE_ROWS
 
-ROUNDING = {torch.ops.tandem.linear.default: 0, torch.ops.tandem.attention.default: 0}
+ROUNDING = dict.fromkeys(
+    (torch.ops.tandem.linear.default, torch.ops.tandem.attention.default, torch.ops.tandem.block_attention.default), 0
+)
 """Operators that round an argument, by its place, to the type of what they multiply it with."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -41,6 +44,7 @@ class CudaLowering(Lowering):
         super().__init__(assembly, io, RULES, {"rows": rows, "outputs": outputs, "moves": moves}, "CUDA")
         self.context, self.layers, self.compute = context, layers, compute
         self._waiting: dict[Node, Callable[[], None]] = {}
+        self._done: set[Node] = set()
         self._glue: dict[str, GlueKernel] = {}
 
     @property
@@ -50,13 +54,15 @@ class CudaLowering(Lowering):
 
     def lower(self, part: Part, inputs: dict[str, Operand], results: list[Operand] | None = None) -> list[Operand]:
         self._waiting.clear()  # what nobody read: views of what was taken
+        self._done.clear()
         return super().lower(part, inputs, results)
 
     def nodes(self, part: Part) -> Iterator[Node]:
+        live = _live(part)
         for step in steps(part):
             if isinstance(step, Run):
                 self._launch_run(step)
-            else:
+            elif step in live and step not in self._done:
                 yield step
 
     def _launch_run(self, run: Run) -> None:
@@ -112,6 +118,10 @@ class CudaLowering(Lowering):
             self._waiting.pop(value, None)
         return free
 
+    def done(self, *nodes: Node) -> None:
+        """Operators further on whose work is done already: their own rules are not asked any more."""
+        self._done.update(nodes)
+
     def operand(self, value: Any) -> Operand:
         x = self._as_made(value)
         if x.parts > 1:
@@ -164,14 +174,26 @@ class CudaLowering(Lowering):
         """Scratch of `widths` values for each of the most rows or outputs."""
         return self.scratch(({"rows": ROWS, "outputs": OUTPUTS}[count], *widths), dtype)
 
-    @property
-    def page_elements(self) -> int:
-        """Elements of the cache's type from one page to the next."""
-        return self.io.geometry.page_bytes // (2 if self.compute == "bf16" else 4)
+    def page(self, cache: Operand) -> int:
+        """Elements from one page of `cache` to the next, the model's or a drafter's own."""
+        g = self.io.geometry
+        nbytes = g.drafter.page_bytes if g.drafter and cache.place == "draft_kv" else g.page_bytes
+        return nbytes // ITEM_BYTES[cache.dtype]
 
     def cover(self) -> int:
         """Positions that attention's grid must reach: the rows of a verify may stand behind the last of the context."""
         return self.context + (MAX_TREE_ROWS if self.context == self.io.geometry.context_length else 0)
+
+
+def _live(part: Part) -> set[Node]:
+    """The nodes that write somewhere or that one of these, or the part's output, reads."""
+    live: set[Node] = set()
+    for node in reversed(part.graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        writes = schema is not None and schema.is_mutable
+        if node.op in ("placeholder", "output") or writes or not live.isdisjoint(node.users):
+            live.add(node)
+    return live
 
 
 def _only_rounded(value: Node) -> bool:

@@ -18,6 +18,7 @@ from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import CONSTANT, EDGE, FULL, LAUNCH, PARAM, PROGRAMMATIC, Kernel, Program, Region
 from tandem.compile.assembly import ALIGNMENT, Assembly, Launch, Operand, alignment, encode_argument
 from tandem.compile.compose import Composer
+from tandem.compile.cuda.chain import lower_next
 from tandem.compile.cuda.entries import Shape
 from tandem.compile.cuda.glue_compile import GlueLaunch
 from tandem.compile.cuda.glue_kernel import GlueKernel
@@ -26,7 +27,7 @@ from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.sample import lower_sample
 from tandem.kernels.cuda.build import Cubin, Pointer, Variant
 from tandem.kernels.cuda.table import KERNELS
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, Kind
 
 VECTOR = 16
 """Bytes that Triton's widest accesses take: whether a pointer is a multiple of it decides a kernel's code."""
@@ -70,6 +71,10 @@ def lower(composer: Composer, shape: Shape) -> Lowered:
         composer.lower_commit(lowering, 1)  # a launch of each kernel moves all layers
     elif shape.kinds == (Kind.SAMPLE,):
         lower_sample(lowering)
+    elif shape.kinds == (Kind.NEXT,):
+        lower_next(lowering)
+    elif shape.kinds[0] in DRAFTER_KINDS:
+        composer.lower_draft(lowering, shape.kinds[0])
     else:
         composer.lower_pass(lowering, shape.kinds[0])
     return lay_out(lowering, shape, composer.region_bytes)

@@ -55,7 +55,7 @@ def _kv_write(low: CudaLowering, node: Node) -> None:
     shared = {"lane": lane, "slot": slot, "block_table": block_table, "k_cache": k_cache, "v_cache": v_cache}
     _, kv_heads, head_dim = keys.meta["val"].shape
     sizes: dict[str, Any] = {"rows": low.most["rows"], "kv_heads": kv_heads, "head_dim": head_dim}
-    sizes |= {"table_stride": low.io.geometry.blocks_per_lane, "page": low.page_elements}
+    sizes |= {"table_stride": low.io.geometry.blocks_per_lane, "page": low.page(k_cache)}
     query = _query_beside(keys)
     if query is None or not low.take_all((keys, query), ops.rotary.default):
         k, v = low.rows(keys), low.rows(values)
@@ -115,7 +115,7 @@ def _attention(low: CudaLowering, node: Node) -> None:
         "head_dim": head_dim,
         "scale": float(scale),
     }
-    sizes |= {"q_stride": q.stride, "table_stride": g.blocks_per_lane, "page": low.page_elements}
+    sizes |= {"q_stride": q.stride, "table_stride": g.blocks_per_lane, "page": low.page(k_cache)}
     sizes["itemsize"] = ITEM_BYTES[k_cache.dtype]
     cache = {"k_cache": k_cache, "v_cache": v_cache, "block_table": block_table}
     where = {"position": position, "lane": lane}
@@ -142,11 +142,11 @@ def _kv_move(low: CudaLowering, node: Node) -> None:
     work = kv_move_work(
         moves=low.most["moves"],
         layers=low.layers,
-        layer=low.page_elements // g.num_layers,
+        layer=low.page(k_cache) // g.num_layers,
         kv_heads=k_cache.shape[1],
         head_dim=k_cache.shape[2],
         table_stride=g.blocks_per_lane,
-        page=low.page_elements,
+        page=low.page(k_cache),
     )
     low.launch(
         "kv_move", work, lane=lane, source=source, target=target, block_table=block_table, count=low.count(lane),

@@ -15,6 +15,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.compose import Composer
 from tandem.compile.cuda import entries, rows
 from tandem.compile.cuda.composer import CudaComposer, geometry
+from tandem.compile.drafters import Drafter
 from tandem.compile.examine import StagedCuda, StagedProgram
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -93,13 +94,10 @@ class CudaTarget:
         for form in (profile.matrix, profile.table):
             rows.require(form)
 
-    @property
-    def drafts(self) -> bool:
-        return False
-
-    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
-        assert not drafter
-        return geometry(spec, profile, context_length)
+    def geometry(
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: Drafter | None = None
+    ) -> Geometry:
+        return geometry(spec, profile, context_length, drafter=drafter)
 
     def num_programs(self, geometry: Geometry) -> int:
         return sum(1 for _ in entries.shapes(geometry))
@@ -137,7 +135,13 @@ class CudaTarget:
         copier = writer.add_kernel(build_copier(scratch / "copier.so").read_bytes())
         progress.stage("weights", 20)
         stage_weights(plan, checkpoint, weights, progress)
-        composer = CudaComposer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights))
+        composer = CudaComposer(
+            plan.spec,
+            plan.profile,
+            plan.geometry,
+            MappedWeights(weights),
+            block=plan.drafter.block if plan.drafter else None,
+        )
         records = tuple(self._programs(writer, composer, progress))
         staged = StagedCuda(
             plan.geometry,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tandem.compile.models.llama import Head, parameter
 from tandem.compile.models.qwen3_5 import AttentionBlock, Pass
 from tandem.compile.models.spec import HybridSpec
-from tandem.kernels import add_rms_norm, embedding, gather_rows, linear, rms_norm, scatter_rows, top_k
+from tandem.kernels import add_rms_norm, argmax_gap, embedding, gather_rows, linear, rms_norm, scatter_rows, top_k
 
 LENGTH = 4
 """Guesses of a chain: those behind are rarely right."""
@@ -30,7 +30,8 @@ class TappedHead(Head):
         """As `Head`; taps [N, H], tap_out [R] int32, the row of it for each, -1 for none."""
         _, normed = add_rms_norm(h, delta, self.final_norm, self.eps)
         scatter_rows(normed, taps, tap_out)
-        return super().forward(h, delta, output_row)
+        logits = linear(gather_rows(normed, output_row), self.head, None)
+        return logits, *argmax_gap(logits)
 
 
 class Entrance(nn.Module):

@@ -89,19 +89,25 @@ def part_at(row, kv_head, group, ROWS: tl.constexpr, G: tl.constexpr, NUM_GROUPS
 
 
 @triton.jit
+def ask_tile(k_cache, v_cache, table, kv_head, first, D: tl.constexpr, BD: tl.constexpr, PAGE: tl.constexpr):
+    """Asks keys and values of the tile that begins at position `first` into L2."""
+    STEP: tl.constexpr = 1024 // k_cache.dtype.element_ty.primitive_bitwidth
+    line = tl.arange(0, TILE * BD // STEP) * STEP
+    at = kv_head * TILE * D + tl.where(line < TILE * D, line, 0)
+    page = tl.load(table + first // TILE).to(tl.int64) * PAGE
+    prefetch_lines(k_cache + page + at, 1, STEP)
+    prefetch_lines(v_cache + page + at, 1, STEP)
+
+
+@triton.jit
 def ask_ahead(
     k_cache, v_cache, table, kv_head, group, seen, D: tl.constexpr, BD: tl.constexpr, PAGE: tl.constexpr
 ):  # fmt: skip
     """Asks the first two tiles of a group into L2, as far as they begin below position `seen`."""
-    STEP: tl.constexpr = 1024 // k_cache.dtype.element_ty.primitive_bitwidth
-    line = tl.arange(0, TILE * BD // STEP) * STEP
-    at = kv_head * TILE * D + tl.where(line < TILE * D, line, 0)
     for ahead in tl.static_range(2):
         first = first_position(group) + ahead * TILE
         if first < tl.minimum(seen, first_position(group + 1)):
-            page = tl.load(table + first // TILE).to(tl.int64) * PAGE
-            prefetch_lines(k_cache + page + at, 1, STEP)
-            prefetch_lines(v_cache + page + at, 1, STEP)
+            ask_tile(k_cache, v_cache, table, kv_head, first, D, BD, PAGE)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Around the head: pick rows, and the largest logit with its lead; the definitions of `tandem.kernels.head`.
+"""Around the head: pick rows, leave rows for a drafter, and the largest logit with its lead: `tandem.kernels.head`.
 
 The largest logit is found in two launches: per chunk of the vocabulary, then per row over its chunks.
 """
@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tandem.kernels.cuda.launch import Work, kernel, work
 from tandem.kernels.cuda.order import begin
+from tandem.kernels.cuda.parts import sum_of_parts
 
 BLOCK = 1024
 CHUNK = 2048
@@ -32,6 +33,74 @@ def gather_rows(x, row, count, y, X_STRIDE: tl.constexpr, WIDTH: tl.constexpr, B
 def gather_rows_work(rows: int, width: int, x_stride: int) -> Work:
     """Work of `gather_rows` that makes `rows` rows."""
     return work((rows, -(-width // BLOCK)), X_STRIDE=x_stride, WIDTH=width, BLOCK=BLOCK)
+
+
+@kernel("<x <tap_out <count !ring")
+@triton.jit
+def scatter_rows(
+    x,
+    tap_out,
+    count,
+    ring,
+    X_STRIDE: tl.constexpr,
+    RING_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """x [count, WIDTH] with rows every X_STRIDE elements -> rows `tap_out` int32 [count] of ring, which begin every
+    RING_STRIDE; -1 goes nowhere. Grid (rows, blocks)."""
+    rows = begin(count, PDL)
+    row = tl.program_id(0)
+    if row < rows:
+        target = tl.load(tap_out + row).to(tl.int64)
+        if target >= 0:
+            i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+            inside = i < WIDTH
+            value = tl.load(x + row.to(tl.int64) * X_STRIDE + i, mask=inside, other=0.0)
+            tl.store(ring + target * RING_STRIDE + i, value.to(ring.dtype.element_ty), mask=inside)
+
+
+def scatter_rows_work(rows: int, width: int, x_stride: int, ring_stride: int) -> Work:
+    """Work of `scatter_rows` for up to `rows` rows."""
+    return work((rows, -(-width // BLOCK)), X_STRIDE=x_stride, RING_STRIDE=ring_stride, WIDTH=width, BLOCK=BLOCK)
+
+
+@kernel("<x <delta <tap_out <count !ring")
+@triton.jit
+def scatter_sum(
+    x,
+    delta,
+    tap_out,
+    count,
+    ring,
+    X_STRIDE: tl.constexpr,
+    DELTA_STRIDE: tl.constexpr,
+    RING_STRIDE: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """As `scatter_rows` of x plus delta [count, PARTS, WIDTH], added as `add_rms_norm` does."""
+    rows = begin(count, PDL)
+    row = tl.program_id(0)
+    if row < rows:
+        target = tl.load(tap_out + row).to(tl.int64)
+        if target >= 0:
+            i, source = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), row.to(tl.int64)
+            inside = i < WIDTH
+            value = tl.load(x + source * X_STRIDE + i, mask=inside, other=0.0)
+            total = value + sum_of_parts(delta + source * DELTA_STRIDE + i, inside, PARTS, WIDTH)
+            tl.store(ring + target * RING_STRIDE + i, total.to(ring.dtype.element_ty), mask=inside)
+
+
+def scatter_sum_work(*, rows: int, width: int, x_stride: int, delta_stride: int, ring_stride: int, parts: int) -> Work:
+    """Work of `scatter_sum` for up to `rows` rows, delta in `parts`."""
+    return work(
+        (rows, -(-width // BLOCK)), X_STRIDE=x_stride, DELTA_STRIDE=delta_stride, RING_STRIDE=ring_stride, PARTS=parts,
+        WIDTH=width, BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 @kernel("<logits <count >value >second >index")

@@ -13,7 +13,10 @@ from tandem.artifacts.io import Geometry
 from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
-from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_block_entries import BlockEntriesProof
+from tandem.runtime.checks.proof_blocks import BlocksProof
+from tandem.runtime.checks.proof_chains import ChainsProof
+from tandem.runtime.checks.proof_draft_entries import DraftEntriesProof
 from tandem.runtime.checks.proof_draws import DrawsProof
 from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
@@ -29,17 +32,20 @@ NEIGHBOUR, HALF = 17, MAX_TREE_ROWS // 2
 
 def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Report:
     """The proof over `lab`, that of rounds where a state is kept, that of drafts where a model drafts, that of the
-    executor's entries where it has any, and that of draws where it makes them.
+    executor's entries where it has any, a drafter's among them, and that of draws where it makes them.
 
     `lab` holds other text afterwards.
     """
     report = Proof(lab, advance).run()
     if lab.slots:
         RoundsProof(lab, report, advance).run()
-    if lab.executor.geometry.drafter:
-        DraftsProof(lab, report, advance).run()
+    if drafter := lab.executor.geometry.drafter:
+        (BlocksProof if drafter.block else ChainsProof)(lab, report, advance).run()
     if lab.executor.entries:
-        EntriesProof(lab.executor, report, advance).run()
+        entries = EntriesProof(lab.executor, report, advance)
+        entries.run()
+        if drafter:
+            (BlockEntriesProof if drafter.block else DraftEntriesProof)(entries).run()
     if lab.executor.geometry.draws:
         DrawsProof(lab.executor, report, advance).run()
     return report
@@ -58,30 +64,35 @@ class EntriesProof:
         g = executor.geometry
         self.report, self.advance, self.geometry, self.entries = report, advance, g, executor.entries
         self.lab = Lab(executor, 1, KEPT_BYTES)
-        self._row = self.lab.table
+        self.row = self.lab.table  # where `text` lies
         # Blocks of a window: the rest of a page, a page before it, and the rows; then those of the lane beside it.
         self._window = 2 + -(-MAX_TREE_ROWS // g.page_tokens)
         self._beside = -(-(NEIGHBOUR + HALF) // g.page_tokens)
         held = (executor.num_pages - self._window - self._beside) * g.page_tokens
-        self._text = token_ids(max(1, min(text_tokens(g), held)), g.vocab_size, seed=77)
+        self.text: Sequence[int] = token_ids(max(1, min(text_tokens(g), held)), g.vocab_size, seed=77)
         self.random = random.Random(11)
-        full = len(self._text) // g.page_tokens
-        pages = self._row[0]
-        self._filled = pages[:full].tolist()
-        used = set(pages[: -(-len(self._text) // g.page_tokens)].tolist())
-        self._free = [page for page in range(executor.num_pages) if page not in used]
+        full = len(self.text) // g.page_tokens
+        pages = self.row[0]
+        self.filled: Sequence[int] = pages[:full].tolist()
+        used = set(pages[: -(-len(self.text) // g.page_tokens)].tolist())
+        self.free: Sequence[int] = [page for page in range(executor.num_pages) if page not in used]
 
     def run(self) -> Report:
         self._chunks()
+        for start, bound in self.places():
+            self.advance(f"every row count at {start} tokens")
+            Window(self, start, bound).run()
+        return self.report
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """(position, class) of the first and the last rows of every class."""
         below = 0
         for bound in sorted({bound for _, bound, _ in self.entries if bound}):
             far = min(bound, self.geometry.context_length) - MAX_TREE_ROWS - 1
             for start in sorted({min(max(1, below - NEAR), far), far}):
-                if start > 0 and self._filled:
-                    self.advance(f"every row count at {start} tokens")
-                    Window(self, start, bound).run()
+                if start > 0 and self.filled:
+                    yield start, bound
             below = bound
-        return self.report
 
     def rows(self, kind: Kind, bound: int) -> list[int]:
         """Row counts of the entries of `kind` in class `bound`, rising."""
@@ -95,7 +106,7 @@ class EntriesProof:
             yield (large[-2] + large[-1]) // 2 | 1
 
     def _chunks(self) -> None:
-        sizes, text, lab = list(self._sizes()), self._text, self.lab
+        sizes, text, lab = list(self._sizes()), self.text, self.lab
         if not sizes:
             lab.fill(0, text)
             return
@@ -112,12 +123,22 @@ class EntriesProof:
                     self.report.compare(f"extend, chunks of {size}, position {i}: logits", found, wanted[i])
             self.report.compare(f"extend, chunks of {size}: state", lab.state(0, len(text)), state)
 
+    def head(self, start: int) -> int:
+        """The slot from which on a place near `start` has pages of its own."""
+        page_tokens = self.geometry.page_tokens
+        return max(0, start // page_tokens - 1) * page_tokens
+
+    @property
+    def two(self) -> bool:
+        """Whether there may be a lane beside the far one."""
+        return self.geometry.max_lanes > 1 and self.geometry.context_length >= NEIGHBOUR + HALF
+
     def place(self, first: int, lanes: int) -> None:
         """A new block table: lane 0's blocks below slot `first` name filled pages, all others pages of their own."""
         g = self.geometry
-        table = self._row.repeat(lanes, axis=0)
-        blocks, free = first // g.page_tokens, iter(self._free)
-        table[0, :blocks] = self.random.choices(self._filled, k=blocks)
+        table = self.row.repeat(lanes, axis=0)
+        blocks, free = first // g.page_tokens, iter(self.free)
+        table[0, :blocks] = self.random.choices(self.filled, k=blocks)
         for lane, first_block, count in ((0, blocks, self._window), (1, 0, self._beside))[:lanes]:
             for block in range(first_block, min(first_block + count, g.blocks_per_lane)):
                 table[lane, block] = next(free)
@@ -131,8 +152,8 @@ class Window:
         g = proof.geometry
         self._proof, self._lab, self._report = proof, proof.lab, proof.report
         self._start, self._bound, self._vocab_size = start, bound, g.vocab_size
-        self._head = max(0, start // g.page_tokens - 1) * g.page_tokens  # a chunk brings what lies below `start`
-        self._two = g.max_lanes > 1 and g.context_length >= NEIGHBOUR + HALF
+        self._head = proof.head(start)  # a chunk brings what lies below `start`
+        self._two = proof.two
         proof.place(self._head, 2 if self._two else 1)
         self._lab.claim(0, self._head)
         self._tokens = token_ids(start - self._head + MAX_TREE_ROWS, g.vocab_size, seed=start)

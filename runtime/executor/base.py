@@ -64,6 +64,13 @@ class DraftRows:
     An MTP layer's row at position p is given the token at p + 1 and the tap of position p, and guesses p + 2: the
     target's tap, or behind the text the one that the drafter's own row before left (`tap_out`). A sync, that only
     writes K and V, takes no `tap_out` and no `output_row`.
+
+    A block drafter's sync is given the tap of position p and the token there. Its draft is whole blocks: the anchor,
+    the lane's last token, at position p and `mask_token` at those behind it, prefix p on all of them, all below p
+    synced; `output_row` are all rows but anchors. It reads no tap, so all of them are -1, and leaves none.
+
+    Up to `DraftGeometry.chain` guesses in a line may be asked for: behind its own guess an output's lane goes on from
+    the tap that its row left, which then is there, and leaves its own in that place.
     """
 
     token: Sequence[int]  # [R]
@@ -75,6 +82,7 @@ class DraftRows:
     block_table: np.ndarray  # [L, B] int32, the very pages of the target
     output_row: Sequence[int] = ()  # [O], ascending
     tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves its own in, -1 or () for none
+    chain: int = 1  # guesses in a line behind each output
 
 
 @dataclass(slots=True)
@@ -106,12 +114,21 @@ class Outcome:
 @dataclass(slots=True)
 class DraftOutcome:
     """A drafter's guesses: per output row the `Geometry.drafter.top` likeliest tokens, falling, the lower id first
-    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none."""
+    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none.
+
+    Of blocks also a lattice: `score[o, p, c]` is how likely guess c is behind guess p of the row before, whatever p
+    behind an anchor, as a logit; `walk[o]` is the guess that the drafter itself takes there.
+
+    Of a chain these are the first guesses; those `behind` follow depth by depth, in the time of all.
+    """
 
     token: np.ndarray  # [O, top] int32
     logit: np.ndarray  # [O, top] float32
     lse: np.ndarray  # [O] float32
     ms: float
+    score: np.ndarray | None = None  # [O, top, top] float32
+    walk: np.ndarray | None = None  # [O] int32
+    behind: Sequence[DraftOutcome] = ()
 
 
 Entry = tuple[Kind, int, int]

@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows, Wishes
+
+GUESSES = ("token", "logit", "lse", "score", "walk")
+"""Fields of a drafter's outcome, the last two of blocks alone, as they follow each other in it."""
 
 
 class Inbox:
@@ -27,7 +31,8 @@ class Inbox:
         self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
         self._argmax, self._gap = views["argmax"], views["gap"]
-        self._guesses = [fields[name] for name in ("draft_token", "draft_logit", "draft_lse") if name in fields]
+        self._guesses = [fields[f"draft_{name}"] for name in GUESSES if f"draft_{name}" in fields]
+        self._chain = [fields[f"chain_{name}"] for name in GUESSES if f"chain_{name}" in fields]
         self._drawn, self._fields = views.get("drawn"), fields
         self._block_table = fields["block_table"]
         self._table: np.ndarray | None = None
@@ -47,6 +52,15 @@ class Inbox:
             raise ValueError(f"{len(rows.token)} rows of a drafter with {len(rows.tap)} taps")
         self._set_common(rows)
         _put(self._tap, rows.tap)
+        if rows.chain > 1:
+            self._require_chain(rows)
+        self._counts[4] = 0
+
+    def _require_chain(self, rows: DraftRows) -> None:
+        """ValueError for a longer chain than is kept, or one that has no tap to go on from."""
+        kept = len(self._chain[0]) if self._chain else 0
+        if rows.chain > kept + 1 or not rows.tap_out or min(rows.tap_out[row] for row in rows.output_row) < 0:
+            raise ValueError(f"a chain of {rows.chain} behind taps {list(rows.tap_out)}; {kept + 1} are made here")
 
     def _set_common(self, rows: Rows | DraftRows) -> None:
         self._set_counts(len(rows.token), len(rows.output_row), 0)
@@ -106,14 +120,31 @@ class Inbox:
         drawn = _take(self._drawn, num_outputs) if drew and self._drawn is not None else ()
         return Outcome(_take(self._argmax, num_outputs), _take(self._gap, num_outputs), ms, drawn)
 
-    def guesses(self, num_outputs: int, ms: float) -> DraftOutcome:
-        """What a drafter's pass that took `ms` gave back."""
-        token, logit, lse = (field[:num_outputs].copy() for field in self._guesses)
-        return DraftOutcome(token, logit, lse, ms)
+    def guesses(self, num_outputs: int, ms: float, chain: int = 1) -> DraftOutcome:
+        """What a drafter's pass, or passes of a `chain`, that took `ms` gave back."""
+        depths = [[field[depth, :num_outputs] for field in self._chain] for depth in range(chain - 1)]
+        depths.append([field[:num_outputs] for field in self._guesses])
+        made = list[DraftOutcome]()
+        for fields in depths:
+            token, logit, lse, *lattice = (field.copy() for field in fields)
+            score, walk = lattice or (None, None)
+            made.append(DraftOutcome(token, logit, lse, 0.0 if made else ms, score, walk))
+        made[0].behind = made[1:]
+        return made[0]
 
     def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
         counts = self._counts
         counts[0], counts[1], counts[2] = rows, outputs, moves
+
+
+def require_blocks(rows: DraftRows, block: BlockGeometry) -> None:
+    """ValueError unless `rows` are whole blocks in order, of which all rows but anchors are wanted: kernels look at the
+    rows before one's own."""
+    count = len(rows.token)
+    whole = count % block.rows == 0 and list(rows.output_row) == [row for row in range(count) if row % block.rows]
+    places = [position - start for position, start in zip(rows.position, rows.prefix, strict=True)]
+    if not whole or places != [row % block.rows for row in range(count)]:
+        raise ValueError(f"{count} rows, {len(rows.output_row)} wanted, are no whole blocks of {block.rows}")
 
 
 def _put(view: memoryview, values: Sequence[int]) -> None:

@@ -18,16 +18,17 @@ from tandem.keys import DRAFTER_KINDS, Kind
 
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
 KV, STATE, LOGITS, WEIGHTS = "kv", "state", "logits", "weights"
-TAP, TAP_OUT, DRAFT_KV, GUESSES = "tap", "tap_out", "draft_kv", "draft_token"
-DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES)
+TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK = "tap", "tap_out", "draft_kv", "draft_token", "draft_walk"
+CHAIN = "chain_token"
+DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK, CHAIN)
 """What is there for a drafter alone."""
 WISHES, SEEN, DRAWN = "wish", "seen", "drawn"
 DRAWS = (WISHES, SEEN, DRAWN)
 """What is there for draws alone."""
 WORDS = {
     ANCESTOR: "ancestors", MOVES: "moves", KV: "the model's K and V", STATE: "states", TAP: "taps to read",
-    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WISHES: "wishes",
-    SEEN: "what texts have", DRAWN: "a place for draws",
+    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WALK: "a walk",
+    CHAIN: "guesses of a chain", WISHES: "wishes", SEEN: "what texts have", DRAWN: "a place for draws",
 }  # fmt: skip
 """How messages call what has another name there; the others go by their own."""
 ALWAYS = {
@@ -38,18 +39,22 @@ ALWAYS = {
     Kind.DRAFT: (TAP, TAP_OUT, DRAFT_KV, GUESSES),
     Kind.SYNC: (TAP, DRAFT_KV),
     Kind.SAMPLE: DRAWS,
+    Kind.NEXT: (TAP, TAP_OUT, GUESSES, CHAIN),
 }
 """What every program of a kind is given; factors where a model keeps any, a drafter's where there is one."""
 NEVER = {
-    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, *DRAWS),
-    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
-    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
+    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, WALK, CHAIN, *DRAWS),
     Kind.COMMIT: (*DRAFTERS, *DRAWS),
-    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, *DRAWS),
-    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, *DRAWS),
+    Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, CHAIN, *DRAWS),
+    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, WALK, CHAIN, *DRAWS),
     Kind.SAMPLE: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, *DRAFTERS),
+    Kind.NEXT: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, DRAFT_KV, WALK, LOGITS, *DRAWS),
 }
 """What none is."""
+BLOCK_DRAFT = (DRAFT_KV, GUESSES, WALK)
+"""What a draft of blocks is given instead: its rows read no taps and leave none."""
 
 
 def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Collection[str] = ()) -> None:
@@ -58,13 +63,16 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
     `but` names what tells nothing on this device.
     """
     g, given = layout.geometry, _given(program, layout)
-    if kind in DRAFTER_KINDS and g.drafter is None:
+    if kind in (*DRAFTER_KINDS, Kind.NEXT) and g.drafter is None:
         raise BundleCorrupt(f"{where}: a drafter's program in a bundle that states none; rebuild the bundle")
     absent = {*(() if g.recurrent_layers else (FACTORS,)), *(() if g.drafter else DRAFTERS)}
-    for name in NEVER.get(kind, ()):
+    always, never = ALWAYS.get(kind, ()), NEVER.get(kind, ())
+    if kind is Kind.DRAFT and g.drafter and g.drafter.block:
+        always, never = BLOCK_DRAFT, (*never, TAP, TAP_OUT)
+    for name in never:
         if name in given and name not in but:
             raise BundleCorrupt(f"{where}: its program takes {_word(name)}, as no {kind} does; rebuild the bundle")
-    for name in ALWAYS.get(kind, ()):
+    for name in always:
         if name not in given and name not in but and name not in absent:
             raise BundleCorrupt(
                 f"{where}: its program takes no {_word(name)}, as every {kind} does; rebuild the bundle"

@@ -31,7 +31,6 @@ INERT_PLAN_FIELDS = {
     "target": "told by `device` and `flags`",
     "weight_bytes": "follows from spec and profile",
     "resolved": "what is hashed",
-    "undrafted": "told by `drafter`",
 }
 INERT_OPTIONS = {
     "accept_quality": "whether a bundle is sealed, not what it holds",

@@ -13,9 +13,9 @@ from tandem.artifacts.digest import build_id
 from tandem.artifacts.reader import open_bundle
 from tandem.command import run_command
 from tandem.compile.cli import command
-from tandem.compile.cpu import target
-from tandem.compile.cuda.target import CudaTarget
+from tandem.compile.cuda import target
 from tandem.keys import DRAFTER_KINDS, TARGET_KINDS, Kind
+from tests.artifacts.cuda_sample import GPU
 from tests.compile.conftest import Proving
 from tests.compile.test_build_id import changed, leaves, other
 from tests.compile.test_plan import plan
@@ -33,13 +33,13 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_drafter_of_the_checkpoints_own_is_worked_by_hand(drafting: Path) -> None:
     """One layer of attention: 1 kv head of 24, padded to 32 in the value pages; taps of 48, chains of four."""
     made = plan(drafting, device="cpu", context_length=300)
-    held, record = made.geometry.drafter, made.drafter
-    assert held is not None and record is not None and made.undrafted == ""
+    held, record = made.geometry.drafter, made.resolved.drafter
+    assert held is not None and record is not None
     assert (held.tap_rows, held.tap_width, held.top) == (128 + 512, 48, 2)
     assert held.page_bytes == made.geometry.page_bytes == 64 * (24 * 2 + 32 * 2)
     assert (record.kind, record.length, record.tap_layers, record.vocab_size) == ("mtp", 4, (), 333)
     assert record.weights == record.target == made.resolved.checkpoint
-    assert made.resolved.drafter == record and made.resolved.entries == (*TARGET_KINDS, *DRAFTER_KINDS)
+    assert made.resolved.entries == (*TARGET_KINDS, *DRAFTER_KINDS)
     summary = made.summary()
     assert summary["drafter"] == "mtp, chains of 4" and summary["programs"] == 6
     assert summary["drafter_kv_bytes_per_token"] == 24 * 2 + 32 * 2 and summary["tap_bytes"] == 640 * 48 * 4
@@ -50,19 +50,25 @@ def test_a_plan_without_a_drafter_is_that_of_a_checkpoint_without_one(drafting: 
     without = plan(drafting, device="cpu", drafter="none")
     plain = plan(make_checkpoint(tmp_path / "plain", "qwen3_5"), device="cpu")
     for made in (without, plain):
-        assert made.drafter is made.geometry.drafter is None and made.undrafted == ""
+        assert made.drafter is made.geometry.drafter is None
         assert made.summary()["drafter"] == "none" and made.resolved.entries == TARGET_KINDS
     assert replace(without.resolved, checkpoint="") == replace(plain.resolved, checkpoint="")
     assert without.weight_bytes == plain.weight_bytes < plan(drafting, device="cpu").weight_bytes
 
 
-def test_a_device_without_programs_for_it_says_so(drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
-    made = plan(drafting, device="cpu")
-    assert made.drafter is made.geometry.drafter is None
-    assert made.undrafted.startswith(f"no drafter: {made.device} has no programs yet for the layer")
-    assert plan(drafting, device="cpu", drafter="none").undrafted == ""
-    assert not CudaTarget.drafts.fget(None)  # type: ignore[attr-defined]
+def test_a_gpus_is_worked_by_hand(drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program for each row bucket and context class of a draft, of a sync for each row bucket alone."""
+    monkeypatch.setattr(target, "gpus", lambda: [GPU])
+    made = plan(drafting, device="cuda", context_length=300)
+    held, g = made.geometry.drafter, made.geometry
+    assert held is not None and held.chain == 4
+    assert g.kinds == (*TARGET_KINDS, *DRAFTER_KINDS, Kind.SAMPLE, Kind.NEXT) == made.resolved.entries
+    assert (held.tap_rows, held.tap_width, held.top, g.max_rows) == (256 + 512, 48, 2, 256)
+    assert held.kv_planes == ((1, 24 * 2),) * 2 and held.page_bytes == g.page_bytes == 2 * 64 * 24 * 2
+    assert made.target.num_programs(g) == (21 + 3 + 1) + (7 + 3) + (7 + 3) + 7 + 1
+    summary = made.summary()
+    assert summary["drafter"] == "mtp, chains of 4" and summary["tap_bytes"] == 768 * 48 * 4
+    assert summary["entries"] == [kind.value for kind in g.kinds]
 
 
 def test_every_field_of_it_moves_the_build_id(drafting: Path) -> None:
@@ -95,8 +101,5 @@ def test_the_command_takes_it_along_unless_it_is_not_wanted(
     assert "mtp.fc_hidden" in bundle.weights.spans and "mtp.fc_hidden" not in plain.weights.spans
     bundle.verify()
     code, out, err = run("--drafter", "lookup")
-    assert (code, out) == (2, "") and "'lookup' is not one of 'auto', 'none'" in err
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
-    code, out, err = run("--dry-run", "--json")
-    assert err.startswith("no drafter: cpu-") and err.count("\n") == 1 and json.loads(out)["drafter"] == "none"
+    assert (code, out) == (1, "") and "lookup: no such folder: give the folder of a drafter" in err
     assert run("--dry-run", "--drafter", "none")[2] == run("--dry-run", "-q")[2] == ""

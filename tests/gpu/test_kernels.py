@@ -66,7 +66,7 @@ def test_a_norm_is_right_and_does_not_look_at_its_neighbours(width: int) -> None
         y = torch.full((rows, width), torch.nan)
         count = torch.tensor([rows], dtype=torch.int32)
         work = norm.rms_norm_work(rows, 1, width, 1e-6, width, width)
-        launch(norm.rms_norm, work, x=x[:rows].contiguous(), weight=weight, count=count, y=y)
+        launch(norm.rms_norm, work, x=x[:rows].contiguous(), weight=weight, row=None, count=count, y=y)
         return y
 
     wanted = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6) * weight.double()

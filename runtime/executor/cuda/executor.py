@@ -16,7 +16,7 @@ from tandem.artifacts.io import IoLayout
 from tandem.artifacts.program import Program
 from tandem.driver import Driver
 from tandem.errors import DeviceError, UsageError
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, Kind
 from tandem.runtime.executor import roles
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import graphs, owned
@@ -121,7 +121,14 @@ class CudaExecutor:
         return self._passes.commit(self._shelf.graph(Kind.COMMIT, len(moves.lane), 0), moves)
 
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
-        raise UsageError(f"no bundle for a GPU has a drafter yet, so there is no {kind} to run; draft with lookup")
+        if self.geometry.drafter is None or kind not in DRAFTER_KINDS:
+            raise UsageError(f"this bundle has no {kind}: it holds no drafter that is a model; draft with lookup")
+        self._enter()
+        length, outputs = max(rows.position) + 1, len(rows.output_row)
+        more = list[int]()
+        for depth in range(1, rows.chain):
+            more += self._shelf.graph(Kind.NEXT, outputs, 0), self._shelf.graph(kind, outputs, length + depth)
+        return self._passes.draft(self._shelf.graph(kind, len(rows.token), length), rows, more)
 
     def logits(self, output: int) -> np.ndarray:
         self._enter()

@@ -66,7 +66,8 @@ class Loaded:
 
 
 def region_bytes(image: Image, num_pages: int) -> dict[str, int]:
-    """How large each region is, with `num_pages` pages of KV and, of a model with recurrent layers, a slot a lane."""
+    """How large each region is, with `num_pages` pages of KV, a drafter's too, and, of a model with recurrent layers, a
+    slot a lane."""
     g = image.geometry
     sizes = {
         "weights": image.weights.stat().st_size,
@@ -76,6 +77,8 @@ def region_bytes(image: Image, num_pages: int) -> dict[str, int]:
     }
     if g.recurrent_layers:
         sizes |= {"state": g.max_lanes * g.state_bytes, "factors": g.factor_bytes}
+    if g.drafter:
+        sizes |= {"taps": g.drafter.tap_bytes, "draft_kv": num_pages * g.drafter.page_bytes}
     if g.draws:
         sizes["seen"] = g.seen_bytes
     return {name: nbytes if name == "weights" else max(nbytes, LEAST_BYTES) for name, nbytes in sizes.items()}

@@ -6,13 +6,14 @@ Knows nothing of programs; a graph is a handle.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
-from tandem.artifacts.io import IoLayout
+from tandem.artifacts.io import Field, IoLayout
 from tandem.driver import Driver
-from tandem.runtime.executor.base import Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda import owned
 from tandem.runtime.executor.inbox import Inbox
 
@@ -32,6 +33,9 @@ class Passes:
         self._told_bytes = table.offset + table.nbytes
         self._argmax, self._gap, self._logits = fields["argmax"], fields["gap"], fields["logits"]
         self._drawn = fields.get("drawn", self._argmax)
+        last = fields.get("draft_score", fields.get("draft_lse"))
+        self._guesses = (fields["draft_token"], last) if last else None
+        self._chain = (fields["chain_token"], last) if last and "chain_token" in fields else None
         self._host = owned.pinned(stack, driver, self._logits.offset)
         self._host.array[:] = 0
         told = (field for field in fields.values() if field is not self._logits)
@@ -50,12 +54,20 @@ class Passes:
         for lane, counts in rows.wishes.seen if rows.wishes is not None else ():
             self._bring(lane, counts)
         num_outputs = len(rows.output_row)
-        ms = self._pass(graph, rows.block_table, num_outputs, sample)
+        first = self._argmax if sample is None else self._drawn
+        ms = self._pass(graph, rows.block_table, (first, self._gap), num_outputs, sample)
         return self._inbox.outcome(num_outputs, ms, drew=sample is not None)
 
     def commit(self, graph: int, moves: Moves) -> float:
         self._inbox.set_moves(moves)
-        return self._pass(graph, moves.block_table, 0)
+        return self._pass(graph, moves.block_table)
+
+    def draft(self, graph: int, rows: DraftRows, more: Sequence[int] = ()) -> DraftOutcome:
+        """`more` are the graphs of the rest of a chain, in order."""
+        self._inbox.set_draft(rows)
+        num_outputs, back = len(rows.output_row), self._chain if more else self._guesses
+        ms = self._pass(graph, rows.block_table, back, num_outputs, more=more)
+        return self._inbox.guesses(num_outputs, ms, rows.chain)
 
     def logits(self, output: int) -> np.ndarray:
         """fp32 [V] of output row `output` of the last pass, copied when it is first asked for."""
@@ -78,8 +90,17 @@ class Passes:
         buffer.array.view(np.int32)[:] = counts
         self._driver.to_device(self._seen + lane * counts.nbytes, buffer.address, counts.nbytes, self.stream)
 
-    def _pass(self, graph: int, block_table: np.ndarray, num_outputs: int, sample: int | None = None) -> float:
-        """Milliseconds from the first copy to the end of the last."""
+    def _pass(
+        self,
+        graph: int,
+        block_table: np.ndarray,
+        back: tuple[Field, Field] | None = None,
+        num_outputs: int = 0,
+        sample: int | None = None,
+        more: Sequence[int] = (),
+    ) -> float:
+        """Milliseconds from the first copy to the end of the last, which brings what lies from the first field of
+        `back` to row `num_outputs` of the other."""
         self._rows.clear()
         driver, stream, host, device = self._driver, self.stream, self._host.address, self._address
         start = time.perf_counter()
@@ -89,9 +110,10 @@ class Passes:
         driver.launch(graph, stream)
         if sample is not None:
             driver.launch(sample, stream)
-        if num_outputs:
-            first = self._argmax if sample is None else self._drawn
-            place, end = first.offset, self._gap.offset + 4 * num_outputs
+        for graph in more:
+            driver.launch(graph, stream)
+        if back and num_outputs:
+            place, end = back[0].offset, back[1].offset + back[1].nbytes // back[1].shape[0] * num_outputs
             driver.to_host(host + place, device + place, end - place, stream)
         driver.synchronize(stream)
         return (time.perf_counter() - start) * 1e3

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.program import Program
 from tandem.errors import BundleMismatch
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, LAUNCHED, Kind
 from tandem.runtime.executor.cuda.image import EntryProgram
 
 log = logging.getLogger("tandem.runtime")
@@ -38,13 +38,16 @@ def choose(places: Sequence[tuple[int, int]], rows: int, length: int) -> int | N
 def require_all(entries: Sequence[EntryProgram], geometry: Geometry) -> None:
     """BundleMismatch, which names the kind, unless every pass that a server may ask for finds one of `entries`."""
     joint = min(geometry.verify_rows, geometry.max_outputs)
-    most = dict.fromkeys(geometry.kinds, joint) | {Kind.EXTEND: geometry.max_rows}
+    most = dict.fromkeys(geometry.kinds, joint)
+    most |= {kind: geometry.max_rows for kind in geometry.kinds if kind in (Kind.EXTEND, *DRAFTER_KINDS)}
+    if geometry.drafter and (block := geometry.drafter.block):
+        most[Kind.DRAFT] = geometry.draft_lanes * block.rows
     for kind, rows in most.items():
         # What holds the most rows is there for fewer as well, so the longest of these is the longest of all.
         held = [context or ANY for k, context, most_rows, _ in entries if k is kind and (most_rows or ANY) >= rows]
         if not held:
             raise BundleMismatch(f"no {kind} entry takes {rows} rows; compile the bundle again")
-        if kind not in (Kind.COMMIT, Kind.SAMPLE) and max(held) < geometry.context_length:
+        if kind not in (Kind.COMMIT, *LAUNCHED) and max(held) < geometry.context_length:
             raise BundleMismatch(
                 f"no {kind} entry takes {rows} rows at {geometry.context_length} tokens, the longest ends at "
                 f"{max(held)}; compile the bundle again"

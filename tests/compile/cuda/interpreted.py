@@ -5,7 +5,7 @@ Every region is poisoned at first, so that a read of anything never written show
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tandem.compile.cuda.check import DTYPES
 from tandem.compile.cuda.entries import BUCKETS, Shape, shapes
 from tandem.compile.cuda.programs import Lowered, lower
 from tandem.keys import Kind
-from tandem.runtime.executor.base import Entry, Moves, Outcome, Rows
+from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Moves, Outcome, Rows
 from tandem.runtime.executor.cuda.shelf import choose
 from tandem.runtime.executor.inbox import Inbox
 from tandem.runtime.executor.regions import kv_bytes
@@ -43,6 +43,7 @@ class InterpretedExecutor:
         self._shapes = [shape for shape in shapes(g) if shape.rows in (0, *buckets)]
         self._lowered = dict[Shape, Lowered]()
         sizes = composer.region_bytes | {"kv": num_pages * g.page_bytes, "state": self.num_slots * g.state_bytes}
+        sizes |= {"draft_kv": num_pages * g.drafter.page_bytes} if g.drafter else {}
         self._regions = {name: torch.full((size,), 0xFF, dtype=torch.uint8) for name, size in sizes.items()}
         self._regions["weights"] = torch.from_numpy(np.array(composer.weights.data))
         self._io = self._layout.views(self._regions["io"].numpy())
@@ -64,6 +65,16 @@ class InterpretedExecutor:
         self._run(Kind.COMMIT, len(moves.lane), 0)
         return 1.0
 
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        self._inbox.set_draft(rows)
+        self._inbox.set_table(rows.block_table)
+        length, outputs = max(rows.position) + 1, len(rows.output_row)
+        self._run(kind, len(rows.token), length)
+        for depth in range(1, rows.chain):
+            self._run(Kind.NEXT, outputs, 0)
+            self._run(kind, outputs, length + depth)
+        return self._inbox.guesses(outputs, 1.0, rows.chain)
+
     def _run(self, kind: Kind, rows: int, length: int) -> None:
         held = [shape for shape in self._shapes if kind in shape.kinds]
         which = choose([(shape.context_class, shape.rows) for shape in held], rows, length)
@@ -74,25 +85,11 @@ class InterpretedExecutor:
         self._regions["scratch"] = torch.full((lowered.nbytes["scratch"],), 0xFF, dtype=torch.uint8)
         with chained_dots():
             for launch in lowered.launches:
-                self._launch(launch)
+                interpret(launch, self._regions)
 
-    def _launch(self, launch: Launch) -> None:
-        kernel, work = interpreted("table").KERNELS[launch.kernel], launch.work
-        assert work is not None
-        pointers = {param.name: self._tensor(launch.arguments[param.name]) for param in launch.signature}
-        run(kernel, work, **pointers)
-
-    def _tensor(self, value: Any) -> Tensor | None:
-        """From an operand's first byte to the end of its region, or of its buffer."""
-        if not isinstance(value, Operand):
-            return None
-        if isinstance(value.place, Buffer):
-            first, end = value.place.offset + value.offset, value.place.offset + value.place.nbytes
-            region = self._regions["scratch"][first:end]
-        else:
-            region = self._regions[value.place][value.offset :]
-        dtype = DTYPES[value.dtype]
-        return region[: len(region) // dtype.itemsize * dtype.itemsize].view(dtype)
+    def region(self, name: str) -> np.ndarray:
+        """Its bytes, as they lie there."""
+        return self._regions[name].numpy()
 
     def logits(self, output: int) -> np.ndarray:
         return self._io["logits"][output]
@@ -114,3 +111,24 @@ class InterpretedExecutor:
 
     def close(self) -> None:
         self._lowered.clear()
+
+
+def interpret(launch: Launch, regions: Mapping[str, Tensor]) -> None:
+    """Runs a launch over `regions`, bytes by name."""
+    kernel, work = interpreted("table").KERNELS[launch.kernel], launch.work
+    assert work is not None
+    pointers = {param.name: _tensor(launch.arguments[param.name], regions) for param in launch.signature}
+    run(kernel, work, **pointers)
+
+
+def _tensor(value: Any, regions: Mapping[str, Tensor]) -> Tensor | None:
+    """From an operand's first byte to the end of its region, or of its buffer."""
+    if not isinstance(value, Operand):
+        return None
+    if isinstance(value.place, Buffer):
+        first, end = value.place.offset + value.offset, value.place.offset + value.place.nbytes
+        region = regions["scratch"][first:end]
+    else:
+        region = regions[value.place][value.offset :]
+    dtype = DTYPES[value.dtype]
+    return region[: len(region) // dtype.itemsize * dtype.itemsize].view(dtype)

@@ -17,6 +17,7 @@ from tandem.compile.cuda import rows as row_layout
 from tandem.compile.cuda.composer import CudaComposer
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.compile.cuda.target import CudaTarget
+from tandem.compile.drafters import Drafter, Mtp
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import find_profile
 from tandem.compile.store import write_weights
@@ -24,7 +25,10 @@ from tandem.compile.trace import BLOCKS, LANES, OUTPUTS, PAGES, ROWS, export_par
 from tandem.kernels.cuda.build import Cubin, Variant
 from tandem.kernels.cuda.table import KERNELS
 from tests.artifacts.cuda_sample import GPU
+from tests.compile.models.dflash2_oracle import make_drafter as write_drafter
 from tests.tiny import make_checkpoint
+from tests.tiny_drafter import drafter_of
+from tests.tiny_hybrid import add_mtp
 
 WIDTH, HEADS, HEAD_DIM, POSITIONS = 32, 2, 16, 100
 PLANE = 1, 2 * HEAD_DIM
@@ -128,14 +132,32 @@ def names(found: list[Launch]) -> list[str]:
 
 
 def composer(
-    folder: Path, family: str = "llama", profile: str = "bf16", context_length: int = 256, **overrides: Any
+    folder: Path,
+    family: str = "llama",
+    profile: str = "bf16",
+    context_length: int = 256,
+    *,
+    drafter: bool = False,
+    block: dict[str, Any] | None = None,
+    **overrides: Any,
 ) -> CudaComposer:
-    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there."""
+    """A tiny model of `family`, its weights written into `folder` behind its checkpoint; `overrides` as there.
+
+    A `drafter` is the layer that such a checkpoint gets for it, or one of blocks, of the config `block`.
+    """
     made = make_checkpoint(folder / "checkpoint", family, **overrides)
+    drafts: Drafter | None = None
+    if block is not None:
+        write_drafter(folder / "drafter", block)
+        drafts = drafter_of(folder / "drafter")
+    elif drafter:
+        add_mtp(made)
+        drafts = Mtp()
     checkpoint, chosen = open_checkpoint(str(made)), find_profile(profile)
     spec, path = resolve(checkpoint.config), folder / "weights"
-    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length)
-    return CudaComposer(spec, chosen, CudaTarget(GPU).geometry(spec, chosen, context_length), MappedWeights(path))
+    write_weights(spec, chosen, checkpoint, path, layout=row_layout, context_length=context_length, drafter=drafts)
+    geometry = CudaTarget(GPU).geometry(spec, chosen, context_length, drafter=drafts)
+    return CudaComposer(spec, chosen, geometry, MappedWeights(path), block=drafts.block if drafts else None)
 
 
 def fake(variant: Variant, *, data: Callable[[Variant], object] = repr) -> Cubin:

@@ -150,7 +150,7 @@ def test_launches_pass_pointers_in_the_signatures_order():
 
 def test_a_kernel_is_known_by_its_signature_and_binary():
     names = {"x": "*fp32", "weight": "*fp32", "count": "*i32", "y": "*bf16"}
-    constants = {**dict(rms_norm_work(4, 1, 96, 1e-5, 96, 96).constants), "PDL": True}
+    constants = {**dict(rms_norm_work(4, 1, 96, 1e-5, 96, 96).constants), "PDL": True, "row": None}
     source = ASTSource(rms_norm.function, names | dict.fromkeys(constants, "constexpr"), constants)
     options = {"num_warps": 1, "enable_fp_fusion": False}
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.artifacts.io import Geometry
+from tandem.artifacts.io import DraftGeometry, Geometry
 from tandem.compile.cuda.entries import Shape, shapes
-from tandem.keys import Kind, context_class
+from tandem.keys import DRAFTER_KINDS, Kind, context_class
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32)
 
@@ -57,6 +57,20 @@ def test_an_extend_of_a_hybrid_moves_states_on_and_is_a_program_of_its_own():
 def test_a_bundle_that_draws_has_a_program_for_each_bucket_and_any_context():
     found = [shape.name for shape in shapes(replace(geometry(4096), draws=True)) if Kind.SAMPLE in shape.kinds]
     assert found == [f"sample-0-{rows}" for rows in BUCKETS]
+
+
+def test_a_drafter_has_its_programs_for_each_bucket_and_chunk():
+    """Of a draft a class has its own, as its attention's grids follow the context; a sync does not look at it."""
+    drafter = DraftGeometry(2600, 16, 2048, ((1, 16), (1, 16)), 2)
+    found = list(shapes(replace(geometry(4096), drafter=drafter)))
+    own = [shape for shape in found if shape.kinds[0] in DRAFTER_KINDS]
+    chunks = (64, 128, 256, 512, 1024, 2048)
+    assert [shape.name for shape in own] == [
+        *(f"draft-{bound}-{rows}" for bound in (1024, 2048, 4096) for rows in BUCKETS),
+        *(f"draft-0-{rows}" for rows in chunks),
+        *(f"sync-0-{rows}" for rows in (*BUCKETS, *chunks)),
+    ]
+    assert [shape for shape in found if shape not in own] == list(shapes(geometry(4096)))
 
 
 def test_chunks_are_no_larger_than_a_pass_may_be():

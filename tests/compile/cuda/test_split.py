@@ -74,8 +74,21 @@ def test_a_norm_that_gathers_takes_parts_too() -> None:
     assert isinstance(norm.arguments["row"], Operand) and constant(norm, "PARTS") == PARTS
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_norm_takes_the_parts_of_a_product_whose_columns_are_shown_whole(heads: int) -> None:
+    def normed(i: Inputs, w: Weights) -> Any:
+        weight = w.square if heads == 1 else w.wide
+        return rms_norm(linear(i.x, weight, None).view(-1, heads, 32), w.vector, EPS)
+
+    product, norm = launches(normed)
+    assert names([product, norm]) == ["linear", "rms_norm"] and argument(norm, "x") is argument(product, "y")
+    assert (constant(norm, "PARTS"), constant(norm, "X_STRIDE")) == (PARTS, PARTS * heads * 32)
+    assert (constant(norm, "GROUPS"), constant(norm, "WIDTH")) == (heads, 32)
+    _product, whole = launches(normed, 64)
+    assert (constant(whole, "PARTS"), constant(whole, "X_STRIDE")) == (1, heads * 32)
+
+
 OTHERS: dict[str, tuple[Function, list[str]]] = {
-    "a norm": (lambda i, w: rms_norm(linear(i.x, w.square, None), w.vector, EPS), ["rms_norm"]),
     "a product": (lambda i, w: residual(i._replace(x=linear(i.x, w.square, None)), w), ["linear", "add_rms_norm"]),
     "a gate": (lambda i, w: swiglu(linear(i.x, w.wide, w.long)), ["swiglu"]),
     "a gather": (lambda i, w: gather_rows(linear(i.x, w.square, None), i.output_row), ["gather_rows"]),
@@ -94,7 +107,7 @@ def test_other_readers_get_a_sum(reader: str) -> None:
     assert total.work is not None and total.work.grid == (8, 1, 1)
     sizes = {name: constant(total, name) for name in ("PARTS", "WIDTH", "X_STRIDE", "Y_STRIDE")}
     assert sizes == {"PARTS": PARTS, "WIDTH": width, "X_STRIDE": PARTS * width, "Y_STRIDE": width}
-    places = {"a product": "x", "the residual": "x", "a norm": "x", "a gate": "x", "a gather": "x", "columns": "x"}
+    places = {"a product": "x", "the residual": "x", "a gate": "x", "a gather": "x", "columns": "x"}
     assert argument(others[0], places[reader]).place is argument(total, "y").place
     y = argument(total, "y")
     assert y.dtype == ("bf16" if reader == "a product" else "fp32")  # as the product would round it anyway
@@ -111,13 +124,14 @@ def test_glue_gets_a_sum() -> None:
 def test_one_sum_serves_all_who_need_one() -> None:
     def several(i: Inputs, w: Weights) -> Any:
         y = linear(i.x, w.square, None)
-        return add_rms_norm(i.z, y, w.vector, EPS)[1], rms_norm(y, w.vector, EPS), gather_rows(y, i.output_row)
+        normed = add_rms_norm(i.z, y, w.vector, EPS)[1], rms_norm(y, w.vector, EPS)
+        return *normed, gather_rows(y, i.output_row), swiglu(y)
 
-    product, first, total, *others = launches(several)
-    assert names([product, first, total, *others]) == [
-        "linear", "add_rms_norm", "add_parts", "rms_norm", "gather_rows"
+    product, first, second, total, *others = launches(several)
+    assert names([product, first, second, total, *others]) == [
+        "linear", "add_rms_norm", "rms_norm", "add_parts", "swiglu", "gather_rows"
     ]  # fmt: skip
-    assert constant(first, "PARTS") == PARTS
+    assert constant(first, "PARTS") == constant(second, "PARTS") == PARTS
     assert {argument(other, "x").place for other in others} == {argument(total, "y").place}
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from tandem.artifacts.io import IoLayout
 from tandem.artifacts.manifest import CudaPriceFacts, CudaValidity
 from tandem.artifacts.reader import open_bundle
 from tandem.compile import build
 from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu.target import CpuTarget
 from tandem.compile.cuda import rows
@@ -26,11 +28,15 @@ from tandem.compile.progress import Progress
 from tandem.errors import LoweringError, UsageError
 from tandem.gpu import Gpu
 from tandem.kernels.cuda.build import FLAGS
-from tandem.keys import Kind
+from tandem.keys import DRAFTER_KINDS, Kind
+from tandem.runtime.executor import roles
+from tandem.runtime.executor.cuda.shelf import require_all
 from tests.artifacts.cuda_sample import A100, GPU
 from tests.compile.conftest import Proving
 from tests.compile.cuda.conftest import Compiler, See
 from tests.tiny import make_checkpoint
+from tests.tiny_drafter import make_drafter
+from tests.tiny_hybrid import add_mtp
 
 BF16 = find_profile("bf16")
 ROPE = RopeSpec("default", 1e4)
@@ -178,6 +184,48 @@ def test_a_build_is_a_sound_bundle(
     assert len(compiler.checked) == len(set(files.values()))
     assert len({repr(variant) for variant in compiler.compiled}) == len(compiler.compiled)
     assert sum(1 for f in manifest.files if f.path.endswith(".cubin")) == len(compiler.compiled)
+
+
+def test_a_checkpoints_drafter_comes_along(see: See, quick: Proving, compiler: Compiler, tmp_path: Path) -> None:
+    """With a program for every pass of it, as a server looks for them; and without, where it is not wanted."""
+    made = make_checkpoint(tmp_path / "mtp", "qwen3_5")
+    add_mtp(made)
+    see(GPU)
+    source, sizes = open_checkpoint(str(made)), dict[str, int]()
+    for drafter in ("auto", "none"):
+        plan = make_plan(
+            source, "0" * 64, name="tiny", profile="bf16", device="cuda", context_length=256, drafter=drafter
+        )
+        manifest = build.build_bundle(plan, source, tmp_path / drafter, replace=False, progress=Progress(quiet=True))
+        bundle = open_bundle(tmp_path / drafter)
+        bundle.verify()
+        there = {e.kind for e in manifest.entries}
+        assert (manifest.drafter is not None) == (set(DRAFTER_KINDS) <= there) == (drafter == "auto")
+        entries = [(entry.kind, entry.context_class, entry.rows, program) for entry, program in bundle.programs()]
+        require_all(entries, bundle.geometry)
+        for kind, context, rows_, program in entries:
+            roles.check(kind, program, IoLayout(bundle.geometry), f"{kind} {context} {rows_}")
+        sizes[drafter] = len(entries)
+        assert ("mtp.fc_hidden" in bundle.weights.spans) == (drafter == "auto")
+    assert sizes["auto"] == sizes["none"] + 7 + 3 + 7 + 3 + 1
+
+
+def test_a_block_drafter_comes_along(see: See, quick: Proving, compiler: Compiler, tmp_path: Path) -> None:
+    """As above: a program for every pass, as a server looks for them."""
+    made = make_checkpoint(tmp_path / "llama", "llama")
+    see(GPU)
+    source, drafter = open_checkpoint(str(made)), DrafterCheckpoint(make_drafter(tmp_path / "drafter", made))
+    plan = make_plan(source, "0" * 64, name="tiny", profile="bf16", device="cuda", context_length=256, drafter=drafter)
+    manifest = build.build_bundle(plan, source, tmp_path / "b", replace=False, progress=Progress(quiet=True))
+    bundle = open_bundle(tmp_path / "b")
+    bundle.verify()
+    assert manifest.drafter is not None and manifest.drafter.kind == "dflash2" and bundle.geometry == plan.geometry
+    entries = [(entry.kind, entry.context_class, entry.rows, program) for entry, program in bundle.programs()]
+    require_all(entries, bundle.geometry)
+    for kind, context, rows_, program in entries:
+        roles.check(kind, program, IoLayout(bundle.geometry), f"{kind} {context} {rows_}")
+    assert [rows_ for kind, _, rows_, _ in entries if kind is Kind.DRAFT] == [5, 10, 20, 40]
+    assert "draft.layers.1.q" in bundle.weights.spans
 
 
 def test_the_proving_process_is_told_every_entry(

@@ -11,6 +11,7 @@ _ROWS = (
     "count",
     "token",
     "row",
+    "output_row",
     "position",
     "lane",
     "slot",

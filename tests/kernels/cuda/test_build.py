@@ -20,7 +20,7 @@ from tandem.kernels.cuda.swiglu import swiglu_work
 
 F32, I32 = Pointer("fp32", True), Pointer("int32", True)
 SWIGLU = Variant.of("swiglu", [F32, I32, Pointer("bf16", True)], swiglu_work(8, 112, 224))
-NORM = Variant.of("rms_norm", [F32, F32, I32, F32], rms_norm_work(8, 1, 96, 1e-5, 96, 96))
+NORM = Variant.of("rms_norm", [F32, F32, I32, I32, F32], rms_norm_work(8, 1, 96, 1e-5, 96, 96))
 
 
 @pytest.fixture(autouse=True)

@@ -97,10 +97,15 @@ def test_norms_read_weight_and_count_alone_before_they_wait() -> None:
     width = 5120
     add = norm.add_rms_norm_work(32, width, 1e-6, width, width, width, width)
     single = norm.rms_norm_work(32, 24, width // 24, 1e-6, width, width)
+    strides = dict.fromkeys(("x_stride", "delta_stride", "y_stride", "ring_stride"), width)
+    taps = norm.add_rms_norm_taps_work(rows=32, outputs=32, width=width, eps=1e-6, **strides)
+    told = dict.fromkeys(("row", "count", "tap_out", "num_rows"), "i32")
     for kernel, ptx, left_out in (
         (norm.add_rms_norm, _ptx(norm.add_rms_norm, add, row="i32", count="i32", y="bf16"), ()),
         (norm.add_rms_norm, _ptx(norm.add_rms_norm, add, row=None, sum=None, count="i32"), ("row", "sum")),
-        (norm.rms_norm, _ptx(norm.rms_norm, single, count="i32", y="bf16"), ()),
+        (norm.rms_norm, _ptx(norm.rms_norm, single, row=None, count="i32", y="bf16"), ("row",)),
+        (norm.rms_norm, _ptx(norm.rms_norm, single, row="i32", count="i32", y="bf16"), ()),
+        (norm.add_rms_norm_taps, _ptx(norm.add_rms_norm_taps, taps, **told, y="bf16"), ()),
     ):
         early = _early(kernel, ptx, *left_out)
         assert early == Early(frozenset({"weight", "count"}), frozenset(), writes=False)
@@ -111,6 +116,7 @@ def test_the_ends_of_a_pass_read_what_it_was_given_alone_before_they_wait() -> N
     for kernel, work, types in (
         (embedding.embedding, embedding.embedding_work(32, 576), {"token": "i32", "weight": "bf16"}),
         (head.gather_rows, head.gather_rows_work(32, 576, 576), {"row": "i32", "y": "bf16"}),
+        (head.scatter_rows, head.scatter_rows_work(32, 576, 576, 576), {"tap_out": "i32"}),
         (head.argmax_partial, head.argmax_partial_work(32, width, width), {"index": "i32"}),
         (head.argmax_gap, head.argmax_gap_work(32, width), {"index": "i32", "argmax": "i32"}),
     ):

@@ -1,4 +1,4 @@
-"""The Triton kernels around the head: rows picked, and the largest logit with its lead, ties and NaN included."""
+"""The Triton kernels around the head: rows picked and left, the largest logit with its lead, ties and NaN included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tandem.kernels.cuda.head import CHUNK, argmax_chunks, argmax_gap_work, argmax_partial_work, gather_rows_work
+from tandem.kernels.cuda.head import (
+    CHUNK,
+    argmax_chunks,
+    argmax_gap_work,
+    argmax_partial_work,
+    gather_rows_work,
+    scatter_rows_work,
+)
 from tests.kernels.cuda.interpreter import interpreted, run
 
 
@@ -30,6 +37,27 @@ def test_gather_rows_picks_rows(width: int) -> None:
     )
     assert torch.equal(y[:3], x[[4, 1, 1], :width])
     assert y[3:].isnan().all()
+
+
+@pytest.mark.parametrize("width", [1, 96, 1025])
+def test_scatter_rows_leaves_rows_where_they_are_wanted(width: int) -> None:
+    """Of a pass of four rows, beside other columns of the ring; a row of -1 goes nowhere."""
+    rows, stride = 5, width + 6
+    x = torch.full((rows, width + 3), torch.nan)
+    x[:4, :width] = torch.randn(4, width, generator=torch.Generator().manual_seed(width))
+    ring = torch.full((6, stride), -1.5)
+    run(
+        interpreted("head").scatter_rows,
+        scatter_rows_work(rows, width, width + 3, stride),
+        x=x,
+        tap_out=torch.tensor([5, -1, 0, 3, 1], dtype=torch.int32),
+        count=torch.tensor([4], dtype=torch.int32),
+        ring=ring.flatten()[4:],
+    )
+    for row, target in ((0, 5), (2, 0), (3, 3)):
+        assert torch.equal(ring[target, 4 : 4 + width], x[row, :width])
+    ring[[5, 0, 3], 4 : 4 + width] = -1.5
+    assert (ring == -1.5).all()
 
 
 def _argmax_gap(logits: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tandem.kernels.cuda.norm import add_rms_norm_work, rms_norm_work
+from tandem.kernels.cuda.norm import add_rms_norm_taps_work, add_rms_norm_work, rms_norm_work
 from tests.kernels.cuda.interpreter import interpreted, run
 
 EPS = 1e-5
@@ -35,9 +35,12 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
     return wide / (wide.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
 
 
+@pytest.mark.parametrize("row", [None, [2, 0, 0]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("groups", "width"), [(1, 1), (1, 576), (3, 64), (5, 96), (1, 1025)])
-def test_rms_norm_norms_each_group_by_itself(groups: int, width: int, dtype: torch.dtype) -> None:
+def test_rms_norm_norms_each_group_by_itself(
+    groups: int, width: int, dtype: torch.dtype, row: list[int] | None
+) -> None:
     rows, count, x_stride, y_stride = 4, 3, groups * width + 3, groups * width + 2
     x, weight = 3 * _random(count, groups * width), 1 + _random(width)
     y = torch.full((rows, y_stride), torch.nan, dtype=dtype)
@@ -46,13 +49,34 @@ def test_rms_norm_norms_each_group_by_itself(groups: int, width: int, dtype: tor
         rms_norm_work(rows, groups, width, EPS, x_stride, y_stride),
         x=_poisoned(x, rows, x_stride),
         weight=weight,
+        row=row if row is None else torch.tensor([*row, 1 << 30], dtype=torch.int32),
         count=_count(count),
         y=y,
     )
-    wanted = _normed(x.view(count, groups, width), weight).flatten(1)
+    wanted = _normed(x.view(count, groups, width), weight).flatten(1)[row or [0, 1, 2]]
     torch.testing.assert_close(y[:count, : groups * width].double(), wanted, rtol=TOLERANCE[dtype], atol=1e-6)
     assert y[count:].isnan().all()
     assert y[:, groups * width :].isnan().all()
+
+
+@pytest.mark.parametrize(("groups", "width"), [(1, 576), (3, 20)])
+def test_rms_norm_sums_parts_in_their_order(groups: int, width: int) -> None:
+    parts, whole, count = 3, groups * width, 2
+    x, weight = _random(count, parts, whole), 1 + _random(width)
+    found = []
+    for held, number in ((x, parts), ((x[:, 0] + x[:, 1]) + x[:, 2], 1)):
+        y = torch.full((count, whole), torch.nan)
+        run(
+            interpreted("norm").rms_norm,
+            rms_norm_work(count, groups, width, EPS, number * whole + 3, whole, number),
+            x=_poisoned(held.reshape(count, -1), count, number * whole + 3),
+            weight=weight,
+            row=None,
+            count=_count(count),
+            y=y,
+        )
+        found.append(y)
+    assert torch.equal(*found) and found[0].isfinite().all()
 
 
 def _add_rms_norm(
@@ -126,6 +150,41 @@ def test_a_delta_in_parts_is_summed_in_their_order_first(parts: int, row: list[i
     assert torch.equal(y[: len(named)], y_wanted)
     assert parts == 2 or not torch.equal(whole, delta.flip(1).cumsum(1)[:, -1])  # an order that shows
     assert total[len(named) :].isnan().all() and y[len(named) :].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("width", "parts"), [(1, 1), (576, 1), (1030, 3)])
+def test_norms_of_a_head_and_of_a_ring_are_one_launch(width: int, parts: int, dtype: torch.dtype) -> None:
+    """With the bits of `add_rms_norm`; rows of the ring that no one names keep what they had."""
+    rows, outputs, most, most_outputs = 5, 3, 8, 4
+    x, delta, weight = _random(rows, width), 2 * _random(rows, parts * width + 1)[:, :-1], 1 + _random(width)
+    whole = torch.zeros(rows, width)
+    for part in range(parts):
+        whole = whole + delta.view(rows, parts, width)[:, part]
+    picked, tap_out = [4, 0, 4], [6, -1, 0, -1, 3]
+    y, ring = torch.full((most_outputs, width + 4), torch.nan, dtype=dtype), torch.full((7, width + 2), torch.nan)
+    run(
+        interpreted("norm").add_rms_norm_taps,
+        add_rms_norm_taps_work(
+            rows=most, outputs=most_outputs, width=width, eps=EPS, x_stride=width + 3, delta_stride=parts * width + 2,
+            y_stride=width + 4, ring_stride=width + 2, parts=parts,
+        ),
+        x=_poisoned(x, most, width + 3),
+        delta=_poisoned(delta, most, parts * width + 2),
+        weight=weight,
+        row=torch.tensor([*picked, 1 << 30], dtype=torch.int32),
+        count=_count(outputs),
+        tap_out=torch.tensor([*tap_out, 1, 2, 1 << 30], dtype=torch.int32),
+        num_rows=_count(rows),
+        y=y,
+        ring=ring,
+    )  # fmt: skip
+    _, wanted = _add_rms_norm(x, whole, weight, picked, 8, dtype, False)
+    assert torch.equal(y[:outputs, :width], wanted) and y[outputs:].isnan().all() and y[:, width:].isnan().all()
+    _, wanted = _add_rms_norm(x, whole, weight, None, 8, torch.float32, False)
+    for row, target in enumerate(tap_out):
+        assert target < 0 or torch.equal(ring[target, :width], wanted[row])
+    assert ring[[1, 2, 4, 5]].isnan().all() and ring[:, width:].isnan().all()
 
 
 def test_a_row_has_its_bits_in_every_bucket_at_every_place() -> None:

@@ -8,15 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.compile.drafters import Mtp
 from tandem.keys import Kind
 from tandem.runtime.checks.draft_scenario import CHAIN, run
 from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.pricing import measure, row_counts
 from tandem.runtime.checks.probe import probe
 from tandem.runtime.checks.proof import TEXT, Report
-from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Outcome, Rows
+from tests.chained import by_host
 from tests.compile.models import oracle
 from tests.staged import Staged, stage
 from tests.tiny import make_checkpoint
@@ -27,7 +29,7 @@ from tests.tiny_hybrid import add_mtp
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
     folder = make_checkpoint(tmp_path_factory.mktemp("drafts") / "qwen3_5", "qwen3_5")
     add_mtp(folder)
-    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=True)
+    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=Mtp())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ class Rounded(Watch):
 
 def proof_of(executor: Executor) -> Report:
     report = Report()
-    DraftsProof(Lab(executor, 3, 1 << 28), report).run()
+    ChainsProof(Lab(executor, 3, 1 << 28), report).run()
     return report
 
 
@@ -120,6 +122,36 @@ def test_each_fault_is_named(executor: Executor, fault: str) -> None:
     wrong, words = FAULTS[fault]
     report = proof_of(wrong(executor))
     assert 0 < report.differing < report.cases and any(words in what for what in report.first), report.first
+
+
+class Chaining(Watch):
+    """One that makes chains of 4 by itself, which read token `shift` places further in the vocabulary."""
+
+    def __init__(self, executor: Executor, shift: int = 0) -> None:
+        super().__init__(executor)
+        drafter = executor.geometry.drafter
+        self.geometry = replace(executor.geometry, drafter=drafter and replace(drafter, chain=4))
+        self.chains, self._shift = set[int](), shift
+
+    def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.chain == 1:
+            return super().draft(kind, rows)
+        self.chains.add(rows.chain)
+        return by_host(self._shifted, rows)
+
+    def _shifted(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
+        if rows.tap == rows.tap_out:
+            rows = replace(rows, token=[(token + self._shift) % self.geometry.vocab_size for token in rows.token])
+        return super().draft(kind, rows)
+
+
+def test_chains_that_an_executor_makes_by_itself_are_proved(executor: Executor) -> None:
+    watch = Chaining(executor)
+    assert proof_of(watch).differing == 0 and watch.chains == {2, 3, 4}
+    assert run(watch) == run(executor) and watch.chains == {2, 3, 4}
+    report = proof_of(Chaining(executor, shift=1))
+    assert report.differing and all("by itself" in what for what in report.first)
+    assert probe(Chaining(executor, shift=1), run(executor)).from_oracle[0].startswith("chain, guess 2")
 
 
 def test_a_probe_holds_against_what_it_was_sealed_with(executor: Executor) -> None:

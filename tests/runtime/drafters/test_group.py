@@ -43,6 +43,7 @@ requests_ = st.builds(
     kind=st.sampled_from(KINDS),
     accuracy=st.sampled_from([None, 0.0, 0.8, 1.0]),
     lookup=st.booleans(),
+    chain=st.sampled_from([1, 1, 2, 4]),
 )
 def test_whatever_is_drafted_ids_are_the_plain_ones(
     asked: list[tuple[Request, int, int | None]],
@@ -53,8 +54,9 @@ def test_whatever_is_drafted_ids_are_the_plain_ones(
     kind: type[Drafting],
     accuracy: float | None,
     lookup: bool,
+    chain: int,
 ) -> None:
-    executor = kind(ring=ring, accuracy=accuracy)
+    executor = kind(ring=ring, accuracy=accuracy, chain=chain)
     engine = engine_over(
         executor,
         router="staircut" if seed is None else RandomRouter(seed),
@@ -137,7 +139,7 @@ def test_a_prompt_is_read_in_pieces_where_the_ring_is_short() -> None:
     check(engine, executor, [request], serve(engine, request))
     assert executor.passes[:2] == [(Kind.EXTEND, 40), (Kind.EXTEND, 40)]
     # Of the first 40 rows one is left, so 39 are free and the second pass wants 40: the request goes on without.
-    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 1, Lost.FAILED: 0}
+    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 1, Lost.CONTEXT: 0, Lost.FAILED: 0}
     executor = DraftingExecutor(ring=41, accuracy=1.0)
     engine = engine_over(executor)
     check(engine, executor, [request], serve(engine, request))
@@ -167,6 +169,24 @@ def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
     for max_tokens in (1, 4, 2, 14, 50, 3):
         serve(engine, Request((1, 2, 3), max_tokens))
     assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
+
+
+@pytest.mark.parametrize(("num_prompt", "each"), [(10, 0.3), (40, 0.15), (80, 0.15)])
+def test_a_row_to_read_costs_its_share_of_a_whole_pass(num_prompt: int, each: float) -> None:
+    """A pass takes 40 rows; one costs 2 ms and 0.1 a row."""
+    heard = list[float]()
+
+    class Hearing(Selective):
+        def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+            heard.append(sync_ms)
+            return True
+
+    class Rising(CheapDrafts):
+        def ms(self, context: int, kind: Kind, rows: int) -> float:
+            return 2.0 + 0.1 * rows if kind is Kind.SYNC else super().ms(context, kind, rows)
+
+    serve(engine_over(DraftingExecutor(), router=Hearing(), prices=Rising()), Request((1,) * num_prompt, 9))
+    assert heard[0] == pytest.approx(each)
 
 
 def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
@@ -206,7 +226,7 @@ def test_deciles_learn_what_the_head_is_worth() -> None:
     engine = engine_over(executor)
     for m in range(3):
         serve(engine, *(Request((n, m), 60) for n in range(VOCAB)))
-    assert group(engine)._deciles.rate(0.9) == pytest.approx(0.5, abs=0.06)
+    assert group(engine)._strategy._deciles.rate(0.9) == pytest.approx(0.5, abs=0.06)
     assert executor.astray == 0
 
 

@@ -17,8 +17,9 @@ from tandem.runtime.meter import Lost
 from tandem.runtime.request import Request
 from tandem.tree import DraftTree
 from tests.drafted import VOCAB, check, engine_over, serve
-from tests.fake_drafting import DraftingExecutor, Spoil
+from tests.fake_drafting import DraftingExecutor
 from tests.fake_routers import EvenRouter
+from tests.fake_taps import Spoil
 
 
 def spoilt(field: str, value: float) -> Spoil:
@@ -41,9 +42,10 @@ SPOILT = {
 }
 
 
+@pytest.mark.parametrize("chain", [1, 4])
 @pytest.mark.parametrize("what", SPOILT)
-def test_what_is_no_guess_costs_its_lane_the_model(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    executor = DraftingExecutor(accuracy=1.0, spoil=SPOILT[what])
+def test_what_is_no_guess_costs_its_lane_the_model(what: str, chain: int, caplog: pytest.LogCaptureFixture) -> None:
+    executor = DraftingExecutor(accuracy=1.0, spoil=SPOILT[what], chain=chain)
     engine, requests = engine_over(executor), [Request((1, 2, 3), 20), Request((4, 5), 20)]
     sinks = serve(engine, *requests)
     check(engine, executor, requests, sinks)
