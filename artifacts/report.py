@@ -143,8 +143,15 @@ def _drafter_lines(drafter: dict[str, Any] | None, geometry: dict[str, Any]) -> 
         guesses = f"blocks of {block['rows']}" if block else f"chains of {drafter['length']}"
         yield (
             f"  drafter     {drafter['kind']}: {guesses}, {held['top']} guesses a place, "
-            f"{held['page_bytes'] // geometry['page_tokens']:,} bytes of K and V a token"
+            f"{held['page_bytes'] // geometry['page_tokens']:,} bytes of K and V a token{_reach(block, geometry)}"
         )
+
+
+def _reach(block: dict[str, Any] | None, geometry: dict[str, Any]) -> str:
+    """How long texts may be that it drafts for, where the model's may be longer."""
+    if block is None or block["context_length"] >= geometry["context_length"]:
+        return ""
+    return f", for texts of up to {block['context_length']:,} tokens"
 
 
 def _contexts(classes: list[int]) -> str:

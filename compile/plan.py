@@ -74,6 +74,8 @@ class Plan:
         if record is None or held is None:
             return {"drafter": "none"}
         guesses = f"blocks of {held.block.rows}" if held.block else f"chains of {record.length}"
+        if held.block and held.block.context_length < self.geometry.context_length:
+            guesses += f", for texts of up to {held.block.context_length} tokens"
         return {
             "drafter": f"{record.kind}, {guesses}",
             "drafter_weight_bytes": self.drafter_weight_bytes,

@@ -14,6 +14,7 @@ from tandem.tree import DraftTree
 
 MTP, BLOCK = "mtp", "block"
 WORDED = {MTP: "a drafting layer", BLOCK: "a block drafter"}
+"""What a user is told that these are."""
 MODELS = frozenset(WORDED)
 """Sources of drafters that are models, which a round has to ask and wait for; all others copy, and cost nothing."""
 

@@ -76,8 +76,10 @@ def test_what_it_takes_is_worked_by_hand(folder: Path, drafter: Path) -> None:
 
 
 def test_a_drafter_of_shorter_texts_says_so(folder: Path, drafter: Path) -> None:
-    block = drafting(folder, drafter).geometry.drafter.block  # type: ignore[union-attr]
+    made = drafting(folder, drafter)
+    block = made.geometry.drafter.block  # type: ignore[union-attr]
     assert block is not None and block.context_length == 1024
+    assert made.summary()["drafter"] == "dflash2, blocks of 5, for texts of up to 1024 tokens"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -216,7 +218,7 @@ def test_the_command_takes_a_folder(
     assert code == 2 and "--drafter is empty: give auto, none, or the folder of a drafter" in err
     code, _, err = run("--drafter", ".")
     assert code == 1 and ".: config.json is missing: give the folder of a drafter" in err
-    assert json.loads(run("--drafter", str(drafter), "--dry-run", "--json")[1])["drafter"] == "dflash2, blocks of 5"
+    assert json.loads(run("--drafter", str(drafter), "--dry-run", "--json")[1])["programs"] == 6
 
 
 def test_a_config_is_that_of_its_target(folder: Path) -> None:

@@ -78,6 +78,12 @@ def test_a_block_has_to_beat_the_plain_step(prices: Rising, pays: bool) -> None:
     assert paying(blocks(prices), 0.8) == ([0] if pays else [])
 
 
+@pytest.mark.parametrize(("draft", "pays"), [(2.0, True), (2.1, False)])
+def test_a_draft_that_is_hardly_ever_right_takes_a_row_all_the_same(draft: float, pays: bool) -> None:
+    """Of 0.29 a slot 0.4056 in a row: 1.4056 tokens in 12 ms and the draft."""
+    assert paying(blocks(Rising(draft=draft)), 0.29) == ([0] if pays else [])
+
+
 @pytest.mark.parametrize(
     ("other", "chosen"),
     # One block: 4.36 tokens in 2.5 + 14 ms, 0.264 a ms. Two: 5.3 in 5 + 15 ms, or 4.61 (0.25) in 5 + 14 ms.

@@ -106,3 +106,13 @@ def test_a_draft_of_blocks_takes_no_taps(staged: Staged, field: str, words: str)
     params["value"][taken[0]] = layout.fields[field].offset
     with pytest.raises(BundleCorrupt, match=f"^this: its program takes {words}, as no draft does; rebuild"):
         roles.check(DRAFT, replace(program, params=params), layout, "this", but=(roles.ANCESTOR,))
+
+
+@pytest.mark.parametrize(("kind", "field"), [(EXTEND, "argmax"), (CHAIN, "argmax"), (TREE, "argmax"), (SYNC, "lane")])
+def test_nothing_but_a_draft_gives_a_walk(staged: Staged, kind: Kind, field: str) -> None:
+    program, layout = staged.programs[kind], IoLayout(staged.composer.geometry)
+    params, io = program.params.copy(), [region.name for region in program.regions].index("io")
+    taken = np.flatnonzero((params["region"] == io) & (params["value"] == layout.fields[field].offset))
+    params["value"][taken[-1]] = layout.fields["draft_walk"].offset
+    with pytest.raises(BundleCorrupt, match=f"^this: its program takes a walk, as no {kind} does; rebuild"):
+        roles.check(kind, replace(program, params=params), layout, "this", but=(roles.ANCESTOR,))
