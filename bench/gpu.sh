@@ -104,6 +104,7 @@ demo-hybrid() { # real text: a check of every bit, each drafter's rate, 200,000 
     run compile-demo-hybrid tandem compile.cli bench/demo-hybrid --device cuda-sm90 -o "$BUNDLES/demo-hybrid" -q
   fi
   run spec-demo-hybrid tandem runtime.checks.cli spec "$BUNDLES/demo-hybrid" --quick
+  run draft-times "$PYTHON" -m bench.gpu.draft_times "$BUNDLES/demo-hybrid"
   run drafts-demo-hybrid timeout "$LIMIT" "$PYTHON" bench/hybrid.py --only drafts --bundle "$BUNDLES/demo-hybrid" \
     --json "$OUT/drafts-demo-hybrid.json"
   run exact-demo-hybrid timeout "$LIMIT" "$PYTHON" bench/exact.py "$BUNDLES/demo-hybrid" --journal "$OUT/exact.jsonl"

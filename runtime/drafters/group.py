@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import Kind
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.blocks import Blocks
 from tandem.runtime.drafters.chain import Chains
@@ -163,7 +163,8 @@ class DraftGroup:
                     self._fail([drafter.lane])
 
     def _pays(self, context: int, backlog: int, num_left: int) -> bool:
-        sync_ms = self._prices.ms(context, Kind.SYNC, MAX_TREE_ROWS) / MAX_TREE_ROWS
+        rows = min(backlog, self._passes.max_rows)
+        sync_ms = self._prices.ms(context, Kind.SYNC, rows) / rows
         return self._turns.turn_pays(context, backlog, min(num_left, self._usual), sync_ms)
 
     def _catch_up(self, drafters: Sequence[TapReader], most: int) -> None:

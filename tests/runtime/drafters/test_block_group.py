@@ -211,18 +211,20 @@ def test_a_block_has_to_fit_both_contexts(longest: int | None, num_prompt: int, 
 
 
 def test_a_text_that_grew_too_long_is_not_read_any_further() -> None:
-    """The other lane's prompt needs the ring that the long one's text has filled."""
-    executor = BlockExecutor(ring=41, longest=60)
-    engine = engine_over(executor, router=Selective(lambda round_: False), max_lanes=2)
-    first, second, sinks = Request((1,) * 40, 50), Request((2,) * 30, 10), [Recorder(), Recorder()]
+    """A copy brings it from 41 to 73 ids, and the other lane's prompt finds the ring full of what it has not read."""
+    executor = BlockExecutor(lambda ids: 7, ring=41, longest=60)
+    engine = engine_over(executor, router=Selective(lambda round_: False), drafters=lookup_drafters())
+    first, second, sinks = Request((7,) * 40, 50), Request((2,) * 30, 3), [Recorder(), Recorder()]
     engine.submit(first, sinks[0])
-    for _ in range(20):
+    for _ in range(2):
         engine.step()
-    executor._spoil = lambda rows, outcome: pytest.fail("read")
+    assert len(engine._lanes[0].ids) == 73 and executor.draft_passes == [(Kind.SYNC, 40)]
     engine.submit(second, sinks[1])
     while engine.step():
         pass
-    check(engine, executor, [first, second], sinks)
+    assert [sink.ids for sink in sinks] == [[7] * 50, [7] * 3]
+    assert executor.draft_passes == [(Kind.SYNC, 40)] and executor.astray == 0
+    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 0, Lost.CONTEXT: 1, Lost.FAILED: 0}
 
 
 @pytest.mark.parametrize(("lanes", "most"), [(1, 31), (2, 30), (3, 19), (4, 14), (8, 8)])
@@ -255,6 +257,13 @@ def test_passes_of_the_model_are_priced() -> None:
     serve(engine_over(executor, prices=prices), Request((1, 2, 3), 20))
     seen = [(kind, rows) for _, kind, rows, _ in prices.seen if kind in (Kind.DRAFT, Kind.SYNC)]
     assert seen == executor.draft_passes != []
+
+
+def test_a_draft_that_was_never_measured_is_priced_as_a_pass_of_its_blocks() -> None:
+    prices = PriceModel({"1024": {Kind.EXTEND: {"1": 1.0}, Kind.DRAFT: {"1": 1.0, "64": 64.0}}})
+    engine = engine_over(BlockExecutor(rows=16), router="staircut", prices=prices)
+    assert isinstance(engine.router, StairCut)
+    assert engine.router._draft_costs.ms("block", 1024, 2) == pytest.approx(32.0)
 
 
 def test_a_router_learns_of_blocks_by_their_own_name() -> None:

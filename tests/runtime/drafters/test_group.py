@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,17 +10,12 @@ from hypothesis import strategies as st
 from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters.lookup import lookup_drafters
-from tandem.runtime.drafters.passes import DraftPasses
-from tandem.runtime.executor.base import DraftOutcome, DraftRows
-from tandem.runtime.meter import Lost, Meter
-from tandem.runtime.pages import PageTable
+from tandem.runtime.meter import Lost
 from tandem.runtime.request import FinishReason, Request, Sampling
-from tandem.runtime.rows import DraftSpan
 from tests.drafted import KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, group, serve
 from tests.fake_drafting import Drafting, DraftingExecutor
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fake_taps import Tap
 from tests.fakes import Recorder, geometry, marks
 
 requests_ = st.builds(
@@ -109,43 +102,6 @@ def test_a_head_that_is_right_commits_a_chain_a_round(kind: type[Drafting]) -> N
     assert engine.meter.draft_rows.values == {"draft": 20 + 7 * 5 + 8 * 3, "sync": 0}
 
 
-def test_an_executor_that_makes_chains_is_asked_once_a_round() -> None:
-    """It gets the same guesses; where there is room for fewer, fewer are asked for: as many as any lane takes."""
-    executor, requests = DraftingExecutor(accuracy=1.0, chain=4), [Request((n, 1, 2), 20 - n) for n in range(2)]
-    engine = engine_over(executor)
-    sinks = serve(engine, *requests)
-    check(engine, executor, requests, sinks)
-    assert [len(block) for block in sinks[0].blocks] == [1, 5, 5, 5, 4]
-    assert executor.chains == [4, 4, 4, 3]
-    assert executor.draft_passes[:5] == [(Kind.DRAFT, rows) for rows in (6, 2, 2, 2, 10)]
-    assert engine.meter.draft_passes.values == {"draft": 15, "sync": 0}
-    assert engine.meter.draft_rows.values["draft"] == sum(rows for _, rows in executor.draft_passes)
-
-
-def test_of_a_chain_its_first_pass_is_observed_by_its_share() -> None:
-    """Priced 2 with five rows and 1 with one: of 10 ms for four passes the first took 4."""
-    seen = list[tuple[int, int, float]]()
-
-    class Prices(CheapDrafts):
-        def ms(self, context: int, kind: Kind, rows: int) -> float:
-            return 2.0 if rows == 5 else 1.0
-
-        def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None:
-            seen.append((context, rows, ms))
-
-    class Slow(DraftingExecutor):
-        def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
-            return replace(super().draft(kind, rows), ms=10.0)
-
-    executor = Slow(chain=4)
-    pages = PageTable(executor.num_pages, executor.geometry.page_tokens, 4, executor.geometry.blocks_per_lane)
-    passes = DraftPasses(executor, pages, Prices(), Meter())
-    executor._taps = [Tap(((b"", 0),), 1)] * len(executor._taps)
-    passes.draft([DraftSpan(0, 7, [1] * 5, range(5), 0)], chain=4)
-    passes.draft([DraftSpan(0, 7, [1] * 5, range(5), 0)])
-    assert seen == [(11, 5, 4.0), (11, 5, 10.0)]
-
-
 def test_lanes_draft_in_the_same_passes() -> None:
     executor, requests = DraftingExecutor(accuracy=1.0), [Request((n, 1, 2), 21) for n in range(4)]
     engine = engine_over(executor)
@@ -213,6 +169,24 @@ def test_an_answer_is_expected_to_be_as_long_as_they_usually_are() -> None:
     for max_tokens in (1, 4, 2, 14, 50, 3):
         serve(engine, Request((1, 2, 3), max_tokens))
     assert [tokens for _, _, tokens in router.turns] == pytest.approx([4, 4, 5, 3])
+
+
+@pytest.mark.parametrize(("num_prompt", "each"), [(10, 0.3), (40, 0.15), (80, 0.15)])
+def test_a_row_to_read_costs_its_share_of_a_whole_pass(num_prompt: int, each: float) -> None:
+    """A pass takes 40 rows; one costs 2 ms and 0.1 a row."""
+    heard = list[float]()
+
+    class Hearing(Selective):
+        def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
+            heard.append(sync_ms)
+            return True
+
+    class Rising(CheapDrafts):
+        def ms(self, context: int, kind: Kind, rows: int) -> float:
+            return 2.0 + 0.1 * rows if kind is Kind.SYNC else super().ms(context, kind, rows)
+
+    serve(engine_over(DraftingExecutor(), router=Hearing(), prices=Rising()), Request((1,) * num_prompt, 9))
+    assert heard[0] == pytest.approx(each)
 
 
 def test_a_request_whose_turn_does_not_pay_never_asks_the_model() -> None:
