@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from tandem.keys import Kind
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import Request
+from tandem.runtime.request import FinishReason, Request, Ticket
 from tests.fake_blocks import BlockExecutor, RecurrentBlockExecutor
 from tests.fake_drafting import DraftingExecutor, RecurrentDraftingExecutor
 from tests.fake_routers import EvenRouter, FreePrices
 from tests.fake_taps import Tapped
-from tests.fakes import Recorder, geometry, plain_text
+from tests.fakes import Recorder, geometry, marks, plain_text
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 KINDS = [DraftingExecutor, RecurrentDraftingExecutor]
@@ -79,3 +79,27 @@ def check(engine: Engine, executor: Tapped, requests: Sequence[Request], sinks: 
     assert executor.astray == 0
     group(engine)._ring.sweep()
     assert group(engine).num_free_taps == executor.ring and not group(engine)._members
+
+
+def play(engine: Engine, executor: Tapped, asked: Sequence[tuple[Request, int, int | None]]) -> None:
+    """Requests, each with the step it comes at and how many steps later it is cancelled: `check`s all of them, and in
+    every step that each lane's K and V are those of its text."""
+    sinks, tickets = [Recorder() for _ in asked], dict[int, Ticket]()
+    busy, turn = True, 0
+    while busy or len(tickets) < len(asked):
+        for i, (request, start, _) in enumerate(asked):
+            if start == turn:
+                tickets[i] = engine.submit(request, sinks[i])
+        for i, (_, start, cancelled_after) in enumerate(asked):
+            if cancelled_after is not None and start + cancelled_after == turn:
+                engine.cancel(tickets[i])
+        busy = engine.step()
+        for lane in engine._lanes:
+            held = executor.kv(engine._pages.table[lane.index].tolist(), lane.kv_length)
+            assert held == b"".join(marks(lane.ids[: lane.kv_length]))
+        turn += 1
+    ended = [sink.reason is not FinishReason.CANCELLED for sink in sinks]
+    for (request, _, _), sink, whole in zip(asked, sinks, ended, strict=True):
+        assert sink.ids == answer(request)[: None if whole else len(sink.ids)]
+    check(engine, executor, [], [])
+    assert engine.num_free_pages == executor.num_pages

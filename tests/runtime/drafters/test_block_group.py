@@ -13,14 +13,14 @@ from tandem.prices import PriceModel
 from tandem.runtime.drafters.block import BlockDrafter, Guessed
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
-from tandem.runtime.request import FinishReason, Request, Sampling
+from tandem.runtime.request import Request, Sampling
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
-from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, answer, check, engine_over, serve
+from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, check, engine_over, play, serve
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
-from tests.fakes import Recorder, geometry, marks
+from tests.fakes import Recorder, geometry
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
@@ -72,26 +72,7 @@ def test_whatever_is_drafted_ids_are_the_plain_ones(
         max_lanes=num_lanes,
         prefill_chunk=chunk,
     )
-    sinks = [Recorder() for _ in asked]
-    tickets = {}
-    busy, turn = True, 0
-    while busy or len(tickets) < len(asked):
-        for i, (request, start, _) in enumerate(asked):
-            if start == turn:
-                tickets[i] = engine.submit(request, sinks[i])
-        for i, (_, start, cancelled_after) in enumerate(asked):
-            if cancelled_after is not None and start + cancelled_after == turn:
-                engine.cancel(tickets[i])
-        busy = engine.step()
-        for lane in engine._lanes:
-            held = executor.kv(engine._pages.table[lane.index], lane.kv_length)
-            assert held == b"".join(marks(lane.ids[: lane.kv_length]))
-        turn += 1
-    ended = [sink.reason is not FinishReason.CANCELLED for sink in sinks]
-    for (request, _, _), sink, whole in zip(asked, sinks, ended, strict=True):
-        assert sink.ids == answer(request)[: None if whole else len(sink.ids)]
-    check(engine, executor, [], [])
-    assert engine.num_free_pages == executor.num_pages
+    play(engine, executor, asked)
     assert engine.meter.lost.values[Lost.FAILED] == 0
 
 
