@@ -82,7 +82,8 @@ def _rms_norm(low: CudaLowering, node: Node) -> None:
     elif looked_up := low.take(value, ops.embedding.default):
         x, row = low.weight(looked_up.args[1]), low.operand(looked_up.args[0])
     else:
-        x = low.addends(whole_of((value,)) or value)
+        made = low.addends(whole_of((value,)) or value)
+        x = made if made.parts > 1 else low.rows(value)
     weight, y = low.weight(scale), low.result(node)
     size = y.shape[-1]
     work = rms_norm_work(low.most[y.count], width(y) // size, size, float(eps), x.stride, y.stride, x.parts)
