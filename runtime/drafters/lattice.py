@@ -7,7 +7,9 @@ of the slot before. Knows nothing of how it was computed or what a row costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from operator import mul
 from typing import Literal
 
 import numpy as np
@@ -18,8 +20,11 @@ SOURCE = "block"
 TEMPERATURE = 1.4
 """At which scores are read for the router: a lattice is surer of itself than it is right."""
 Mode = Literal["paths", "nodes"]
-Step = tuple[float, int, int, int]
-"""A node that may come next: minus its score, the row it stands in, its rank there, its parent."""
+Step = tuple[float, int, int, list[float] | int]
+"""Nodes that may come next: minus the largest score among them, the row they stand in, their parent, and what is left
+of the row: chances, TAKEN where the candidate is in the tree behind this parent. Of a row that was not read yet, minus
+what the score can be at most, and the candidate that is taken."""
+TAKEN, CERTAIN = -1.0, 1.00001
 
 
 class Lattice:
@@ -45,10 +50,12 @@ class Lattice:
         self._anchor, self._greedy, self._num_slots, self._k = anchor, greedy, slots, k
         self._tokens: list[list[int]] = candidates.tolist()
         # Candidates first, so that sums and maxima run along what lies side by side.
-        by_row = np.ascontiguousarray(scores.reshape(slots * k, k).T, np.float32)
-        chances = np.exp((by_row - by_row.max(0)) / np.float32(temperature))
-        self._by_row = np.ascontiguousarray((chances / chances.sum(0)).T)
-        self._ranked: dict[int, tuple[list[float], list[tuple[float, int]]]] = {}
+        rows = np.array(scores.reshape(slots * k, k).T, np.float32, order="C")
+        rows -= rows.max(0)
+        rows /= np.float32(temperature)
+        np.exp(rows, out=rows)
+        rows /= rows.sum(0)
+        self._by_row = np.ascontiguousarray(rows.T)
 
     def chain(self, max_nodes: int) -> DraftTree:
         """The greedy walk alone."""
@@ -67,56 +74,51 @@ class Lattice:
         "paths" takes each likely side step and follows it greedily to the lattice's end, as a lone leaf brings one
         token at most.
         """
-        tree, frontier, k = DraftTree.root(self._anchor), list[Step](), self._k
-        tokens, parents, scores, last = tree.tokens, tree.parents, tree.scores, self._num_slots * k
-
-        def add(row: int, index: int, chance: float, parent: int) -> int:
-            """One node; the row of its children."""
-            slot = row // k
-            tokens.append(self._tokens[slot][index])
-            parents.append(parent)
-            scores.append(chance)
-            return (slot + 1) * k + index
-
-        def nominate(row: int, rank: int, parent: int) -> None:
-            if rank < k:
-                heappush(frontier, (-scores[parent] * self._rank(row, rank)[0], row, rank, parent))
-
-        spine: dict[int, int] = {}  # row -> candidate taken in it already
-        row = 0
-        for index in self._greedy[:max_nodes]:
-            spine[row] = index
-            parent = len(tokens) - 1
-            after = add(row, index, scores[parent] * float(self._by_row[row, index]), parent)
-            nominate(row, int(self._rank(row, 0)[1] == index), parent)
-            row = after
-        on_spine = len(tokens)
+        k, by_row, ids, last = self._k, self._by_row, self._tokens, self._num_slots * self._k
+        tokens, parents, scores, frontier = self._walk(max_nodes)
         while frontier and len(tokens) <= max_nodes:
-            score, row, rank, parent = heappop(frontier)
-            nominate(row, rank + 1, parent)
-            index = self._rank(row, rank)[1]
-            if parent < on_spine - 1 and spine.get(row) == index:
+            score, row, parent, others = heappop(frontier)
+            if isinstance(others, int):
+                index, others = others, by_row[row].tolist()
+                others[index] = TAKEN
+                if (chance := max(others)) > TAKEN:
+                    heappush(frontier, (-scores[parent] * chance, row, parent, others))
                 continue
-            row = add(row, index, -score, parent)
-            while mode == "paths" and row < last and len(tokens) <= max_nodes:
-                chance, index = self._rank(row, 0)
-                parent = len(tokens) - 1
-                nominate(row, 1, parent)
-                row = add(row, index, scores[parent] * chance, parent)
-            if row < last:
-                nominate(row, 0, len(tokens) - 1)
-        tree.sources += [SOURCE] * (len(tokens) - 1)
-        return tree.arranged()
+            reach, index = -score, others.index(max(others))
+            others[index] = TAKEN
+            if (chance := max(others)) > TAKEN:
+                heappush(frontier, (-scores[parent] * chance, row, parent, others))
+            while True:
+                slot, node = row // k, len(tokens)
+                tokens.append(ids[slot][index])
+                parents.append(parent)
+                scores.append(reach)
+                row, parent = (slot + 1) * k + index, node
+                if row >= last or node >= max_nodes:
+                    break
+                rest = by_row[row].tolist()
+                chance = max(rest)
+                if mode == "nodes":
+                    heappush(frontier, (-reach * chance, row, node, rest))
+                    break
+                index = rest.index(chance)
+                heappush(frontier, (reach * (chance - CERTAIN), row, node, index))
+                reach *= chance
+        return DraftTree(tokens, parents, scores, ["root"] + [SOURCE] * (len(tokens) - 1)).arranged()
 
-    def _rank(self, row: int, rank: int) -> tuple[float, int]:
-        """The chance and the candidate in place `rank` of a row (slot times k, plus the candidate of the slot before),
-        likeliest first. Few are ever asked for, so each is sought when it is."""
-        if row not in self._ranked:
-            self._ranked[row] = self._by_row[row].tolist(), []
-        rest, ranked = self._ranked[row]
-        while len(ranked) <= rank:
-            chance = max(rest)
-            index = rest.index(chance)
-            rest[index] = -1.0
-            ranked.append((chance, index))
-        return ranked[rank]
+    def _walk(self, max_nodes: int) -> tuple[list[int], list[int], list[float], list[Step]]:
+        """Tokens, parents and scores of the greedy walk, and the steps beside it.
+
+        Most of these are never looked at: they stand for what they can be at most until they are due.
+        """
+        walk, k = self._greedy[:max_nodes], self._k
+        rows = [0, *[slot * k + index for slot, index in enumerate(walk, 1)]][: len(walk)]
+        taken = self._by_row[rows, walk].tolist()
+        tokens = [self._anchor, *[ids[index] for ids, index in zip(self._tokens, walk, strict=False)]]
+        scores = list(accumulate(taken, mul, initial=1.0))
+        steps: list[Step] = [
+            (reach * (chance - CERTAIN), row, slot, index)
+            for slot, (reach, chance, row, index) in enumerate(zip(scores, taken, rows, walk, strict=False))
+        ]
+        heapify(steps)
+        return tokens, list(range(-1, len(walk))), scores, steps

@@ -33,7 +33,7 @@ class LaneEvidence:
     forecast: Forecast = field(default_factory=Forecast)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """What was chosen, until it is settled."""
 
