@@ -85,8 +85,7 @@ class LookupDrafter:
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)
-        for token in tokens:
-            self._index.append(token)
+        self._index.extend(tokens)
         self._grow(len(tokens))
         if self._record:
             self._text.extend(tokens)

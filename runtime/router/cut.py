@@ -17,14 +17,26 @@ from tandem.runtime.router.blend import Blend
 from tandem.tree import DraftTree
 
 
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """ms that the host's part takes behind the choice, outside passes, of a plain round and of one that verifies."""
+
+    plain: float = 0.0
+    drafted: float = 0.0
+
+
+NO_HOST = HostTime()
+
+
 @dataclass(slots=True)
 class Stairs:
-    """ms at 0..32 rows of the passes of a round, or moves of a commit, and the plain step's value."""
+    """ms at 0..32 rows of the passes of a round, or moves of a commit; the plain step's value; the host's part."""
 
     chain: Sequence[float]
     tree: Sequence[float]
     commit: Sequence[float]
     plain: float
+    host_ms: float
 
 
 @dataclass(slots=True)
@@ -108,13 +120,13 @@ class Cutter:
     def __init__(self, prices: PriceModel, *, recurrent: bool) -> None:
         self._prices, self._recurrent = prices, recurrent
 
-    def best(self, blends: Sequence[Blend], context: int, max_rows: int) -> Cut:
+    def best(self, blends: Sequence[Blend], context: int, max_rows: int, host: HostTime = NO_HOST) -> Cut:
         """The cut of most expected tokens a millisecond, of everything or of each lane's best line.
 
         Lines have prices of their own, so a forest with branches is tried as its lines too. A count of 0 is the plain
         step. What drafting took is spent, whatever is verified, and does not count.
         """
-        forest, stairs = Forest.of(blends), self._stairs(context, len(blends))
+        forest, stairs = Forest.of(blends), self._stairs(context, len(blends), host)
         most = max(0, min(max_rows, MAX_TREE_ROWS) - len(blends))
         ranked = forest.ranked()[:most]
         if all(blend.is_line for blend in blends):
@@ -124,14 +136,14 @@ class Cutter:
         straight = self._cut(forest, lines, len(lines), stairs)
         return straight if straight.value > cut.value else cut
 
-    def plain(self, num_lanes: int, context: int) -> float:
+    def plain(self, num_lanes: int, context: int, host: HostTime = NO_HOST) -> float:
         """Tokens a millisecond of the plain step."""
-        return num_lanes / self._prices.ms(context, Kind.EXTEND, num_lanes)
+        return num_lanes / (self._prices.ms(context, Kind.EXTEND, num_lanes) + host.plain)
 
-    def _stairs(self, context: int, num_lanes: int) -> Stairs:
+    def _stairs(self, context: int, num_lanes: int, host: HostTime) -> Stairs:
         passes = self._prices.per_rows
         chain, tree, commit = (passes(context, kind) for kind in (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE, Kind.COMMIT))
-        return Stairs(chain, tree, commit, self.plain(num_lanes, context))
+        return Stairs(chain, tree, commit, self.plain(num_lanes, context, host), host.drafted)
 
     def _cut(self, forest: Forest, ranked: Sequence[int], num_in_line: int, stairs: Stairs) -> Cut:
         """The best count of `ranked` nodes, of which the first `num_in_line` are lines.
@@ -146,6 +158,6 @@ class Cutter:
         if (unmoved := 0 if self._recurrent else num_in_line) < most:
             commit = stairs.commit
             ms[unmoved:] = [own + commit[int(gain)] for own, gain in zip(ms[unmoved:], gains[unmoved:], strict=True)]
-        values = [stairs.plain, *map(truediv, gains, ms)]
+        values = [stairs.plain, *map(truediv, gains, map(stairs.host_ms.__add__, ms))]
         value = max(values)
         return Cut(forest, ranked, values.index(value), value)
