@@ -130,7 +130,7 @@ class Rounds:
         settling = perf_counter()
         ms = (settling - began) * 1e3
         asked_ms = (looked - began + chosen - asked) * 1e3 + self._settle_ms
-        host_ms = (settling - chosen) * 1e3 - self._pass_ms
+        host_ms = max(0.0, (settling - chosen) * 1e3 - self._pass_ms)
         if drafted:
             self._router.settle(committed, ms, asked_ms, host_ms)
         else:

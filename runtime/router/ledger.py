@@ -35,15 +35,16 @@ class Arm(StrEnum):
 
 @dataclass(slots=True)
 class Cost:
-    """Milliseconds a token: decayed sums that start from a prior."""
+    """Milliseconds a token: decayed sums beside a prior, which weighs as much as so many tokens for good."""
 
     prior_ms: float
     ms: float = 0.0
     tokens: float = 0.0
+    weight: float = PRIOR_TOKENS
 
     @property
     def per_token(self) -> float:
-        return (self.prior_ms * PRIOR_TOKENS + self.ms) / (PRIOR_TOKENS + self.tokens)
+        return (self.prior_ms * self.weight + self.ms) / (self.weight + self.tokens)
 
     def sound(self, ms: float, tokens: int) -> float:
         """A round's ms; of one that the system held up what it may have taken itself."""
@@ -110,7 +111,8 @@ class Ledger:
     """
 
     def __init__(self, plain_ms: float, drafted_ms: float, modelled_ms: float | None = None) -> None:
-        self.plain = Cost(plain_ms)
+        # What plain rounds take is measured all the time, so the prior is only where that starts.
+        self.plain = Cost(plain_ms, plain_ms * PRIOR_TOKENS, PRIOR_TOKENS, weight=0.0)
         self.host, self.asked = HostTime(), Mean()
         self._host = {False: Mean(), True: Mean()}
         self._rounds = 0
