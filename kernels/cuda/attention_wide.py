@@ -61,12 +61,13 @@ def _fetch(shared, cache, table, at, start, end, WRITTEN: gl.constexpr, D: gl.co
     """Begins to copy the tile at `start` of a plane; all of it is there if WRITTEN, else what is below `end`."""
     LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [WARPS, 1], [1, 0])
     place, d = gl.arange(0, TILE, gl.SliceLayout(1, LOAD)), gl.arange(0, D, gl.SliceLayout(0, LOAD))
+    # Offsets of 64 bits, which the compiler splits in one of a thread and constants: addresses take few registers.
+    offset = place.to(gl.int64)[:, None] * D + d.to(gl.int64)[None, :]
     tile = cache + gl.load(table + start // TILE).to(gl.int64) * PAGE + at
     if WRITTEN:
-        load_async(shared, tile + place[:, None] * D + d[None, :])
+        load_async(shared, tile + offset)
     else:
-        there = (start + place < end)[:, None]
-        load_async(shared, tile + place[:, None] * D + d[None, :], mask=there)
+        load_async(shared, tile + offset, mask=(start + place < end)[:, None])
     async_copy.commit_group()
 
 
@@ -77,7 +78,7 @@ def _weighed(s, m, SCALE: gl.constexpr):
     larger = gl.maximum(m, gl.max(s, 1) * SCALE)
     zero = finite(larger)
     p = gl.exp2(gl.fma(s, gl.full_like(s, SCALE), gl.full_like(s, 0.0) - zero[:, None]))
-    return larger, gl.exp2(m - zero), p.to(gl.bfloat16)
+    return larger, gl.exp2(m - zero), p
 
 
 @gluon.jit
@@ -121,8 +122,9 @@ def _take_lane(
 ):  # fmt: skip
     """What a place does for one lane: its groups from `group` on, whose results the pairs low..high-1 get.
 
-    `queries` [BM, D], two tiles of k and v, and `ones` [TILE, COLUMNS] stand in shared memory. In each turn the scores
-    of a tile and the values of the one before are multiplied while the exponentials of the scores are taken.
+    `queries` [BM, D], three tiles of k and two of v, and `ones` [TILE, COLUMNS] stand in shared memory. In each turn
+    the scores of a tile and the values of the one before are multiplied while the exponentials of the scores are taken.
+    Keys are under way for two turns, since the device's memory takes longer than one to give all that a turn reads.
     """
     S: gl.constexpr = _accumulator(TILE)
     O: gl.constexpr = _accumulator(D)
@@ -131,39 +133,51 @@ def _take_lane(
     start = first_position(group)
     barrier()  # the last lane's tiles are no longer read
     _fetch(k.index(0), k_cache, table, at, start, end, TREE, D, PAGE)
-    _fetch(v.index(0), v_cache, table, at, start, end, TREE, D, PAGE)
     turn, next_group, next_start = _behind(0, group, start, end, last_group, place, places)
     _fetch(k.index(1), k_cache, table, at, next_start, end, TREE, D, PAGE)
-    async_copy.wait_group(2)
+    _fetch(v.index(0), v_cache, table, at, start, end, TREE, D, PAGE)
+    turn, third_group, third_start = _behind(turn, next_group, next_start, end, last_group, place, places)
+    _fetch(k.index(2), k_cache, table, at, third_start, end, TREE, D, PAGE)
+    async_copy.wait_group(3)
     fence_async_shared()
     barrier()
     no_scores = gl.zeros([BM, TILE], gl.float32, S)
     s = warpgroup_mma(queries, k.index(0).permute((1, 0)), no_scores, use_acc=False, is_async=True)
     s = _masked(warpgroup_mma_wait(0, deps=[s]), start, whole, seen, TREE, S)
     nothing = gl.full([BM], float("-inf"), gl.float32, gl.SliceLayout(1, S))
-    part_m, shrink, p = _weighed(s, nothing, SCALE)
-    sums, part_acc, stage = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O), 0
+    part_m, shrink, weights = _weighed(s, nothing, SCALE)
+    p = weights.to(gl.bfloat16)
+    sums, part_acc = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O)
+    key, stage = 1, 0
     while next_group >= 0:
-        async_copy.wait_group(0)
-        barrier()  # copies are seen by all, and all are done with the tiles of the turn before
-        s = warpgroup_mma(queries, k.index(1 - stage).permute((1, 0)), no_scores, use_acc=False, is_async=True)
-        sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
-        over, after, after_start = _behind(turn, next_group, next_start, end, last_group, place, places)
+        async_copy.wait_group(2)
+        barrier()  # keys are seen by all, and all are done with the tiles of the turn before
+        s = warpgroup_mma(queries, k.index(key).permute((1, 0)), no_scores, use_acc=False, is_async=True)
+        async_copy.wait_group(1)
+        barrier()
+        run_sums, run_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
+        over, after, after_start = _behind(turn, third_group, third_start, end, last_group, place, places)
+        free = gl.where(key == 0, 2, key - 1)
         _fetch(v.index(1 - stage), v_cache, table, at, next_start, end, TREE, D, PAGE)
-        _fetch(k.index(stage), k_cache, table, at, after_start, end, TREE, D, PAGE)
+        _fetch(k.index(free), k_cache, table, at, after_start, end, TREE, D, PAGE)
         s = _masked(warpgroup_mma_wait(2, deps=[s]), next_start, whole, seen, TREE, S)
         border, before_m = next_group != group, part_m
-        part_m, shrink, p = _weighed(s, gl.where(border, nothing, part_m), SCALE)
-        sums, part_acc, p = warpgroup_mma_wait(0, deps=[sums, part_acc, p])
+        part_m, shrink, weights = _weighed(s, gl.where(border, nothing, part_m), SCALE)
         if border:
+            part_acc, sums = warpgroup_mma_wait(0, deps=[run_acc, run_sums])
             _store(
                 m, l, acc, before_m, sums, part_acc, pair, low, high, kv_head, group, S, L, O, PAIRS, D, NUM_GROUPS
             )  # fmt: skip
             sums, part_acc = gl.zeros([BM, COLUMNS], gl.float32, L), gl.zeros([BM, D], gl.float32, O)
         else:
+            sums, part_acc = warpgroup_mma_wait(0, deps=[run_sums, run_acc])
             sums = sums * gl.convert_layout(shrink, gl.SliceLayout(1, L))[:, None]
             part_acc = part_acc * gl.convert_layout(shrink, gl.SliceLayout(1, O))[:, None]
-        turn, group, next_group, next_start, stage = over, next_group, after, after_start, 1 - stage
+        p = weights.to(gl.bfloat16)
+        turn, group, next_group, next_start, third_group, third_start = (
+            over, next_group, third_group, third_start, after, after_start,
+        )  # fmt: skip
+        key, stage = gl.where(key == 2, 0, key + 1), 1 - stage
     async_copy.wait_group(0)
     barrier()
     sums, part_acc = _product(p, ones, sums, L), _product(p, v.index(stage), part_acc, O)
@@ -190,7 +204,7 @@ def attention_wide(
     rows = gl.load(count)
     if PDL:
         gdc_wait()
-    k = gl.allocate_shared_memory(gl.bfloat16, [2, TILE, D], _layout(TILE, D))
+    k = gl.allocate_shared_memory(gl.bfloat16, [3, TILE, D], _layout(TILE, D))
     v = gl.allocate_shared_memory(gl.bfloat16, [2, TILE, D], _layout(TILE, D))
     queries = gl.allocate_shared_memory(gl.bfloat16, [BM, D], _layout(BM, D))
     ones = gl.allocate_shared_memory(gl.bfloat16, [TILE, COLUMNS], _layout(TILE, COLUMNS))
