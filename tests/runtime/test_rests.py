@@ -1,4 +1,4 @@
-"""Rounds in which a lane's copies rest: nothing is asked of its drafter, and what came is told it before it is again."""
+"""Rounds in which a lane's copies rest: nothing is asked of its drafter, which hears later of what came meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No slower than plain by a made-up clock, whatever drafters say and the host takes; and good drafts keep their gain."""
+"""No slower than plain by a made-up clock, whatever drafters say and the host takes; good drafts keep their gain."""
 
 from __future__ import annotations
 
