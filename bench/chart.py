@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 64, 170, 44, 52
+WIDTH, HEIGHT = 860, 430
+LEFT, RIGHT, TOP, BOTTOM = 64, 230, 44, 60
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800")
 """Told apart by all eyes (Okabe and Ito, 2008)."""
 
@@ -66,14 +66,15 @@ class Chart:
         return first, last if last > first else first + 1.0
 
     def _x_axis(self, frame: Frame) -> Iterable[str]:
+        small = 11 if len(self.names) < 8 else 9
         if self.names:
             marks = list(enumerate(self.names))
         else:
             xs = sorted({p.x for series in self.series for p in series.points})
             marks = [(x, f"{x:g}") for x in thinned(xs, frame)]
         for x, name in marks:
-            for line, words in enumerate(name.split(", ")):
-                yield text(frame.x(x), HEIGHT - BOTTOM + 16 + 12 * line, words, "middle", size=11)
+            for line, word in enumerate(name.replace(",", "").split()):
+                yield text(frame.x(x), HEIGHT - BOTTOM + 16 + 11 * line, word, "middle", size=small)
 
     def _words(self) -> Iterable[str]:
         yield text(LEFT, 24, self.title, size=15)
