@@ -8,14 +8,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from tandem.artifacts.io import DraftGeometry, Geometry
+from tandem.artifacts.io import BlockGeometry, DraftGeometry, Geometry
 from tandem.artifacts.record import Bytes, Capacity, Count, Record
 
 PageBytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Planes = tuple[tuple[Capacity, Capacity], ...]
 
 
-class DraftGeometryRecord(Record, frozen=True):
+class BlockGeometryRecord(Record, frozen=True):
+    """What stands at `BlockGeometry`."""
+
+    rows: Capacity
+    mask_token: Count
+    context_length: Capacity
+
+
+class DraftGeometryRecord(Record, frozen=True, omit_defaults=True):
     """What a drafter takes; what it means stands at `DraftGeometry`."""
 
     tap_rows: Capacity
@@ -23,6 +31,11 @@ class DraftGeometryRecord(Record, frozen=True):
     page_bytes: PageBytes
     kv_planes: Planes
     top: Capacity
+    block: BlockGeometryRecord | None = None
+
+    def geometry(self) -> DraftGeometry:
+        block = self.block and BlockGeometry(**msgspec.structs.asdict(self.block))
+        return DraftGeometry(**msgspec.structs.asdict(self) | {"block": block})
 
 
 class GeometryRecord(Record, frozen=True, omit_defaults=True):
@@ -47,5 +60,5 @@ class GeometryRecord(Record, frozen=True, omit_defaults=True):
         return msgspec.convert(asdict(geometry), cls)
 
     def geometry(self) -> Geometry:
-        drafter = self.drafter and DraftGeometry(**msgspec.structs.asdict(self.drafter))
+        drafter = self.drafter and self.drafter.geometry()
         return Geometry(**msgspec.structs.asdict(self) | {"drafter": drafter})

@@ -116,11 +116,14 @@ def _check_resolved(manifest: Manifest) -> None:
 
 def _check_drafter(manifest: Manifest) -> None:
     """A drafter, what it takes and its entries are there together, and it is this model's."""
-    drafter, kinds = manifest.drafter, {entry.kind for entry in manifest.entries}
-    there = [drafter is not None, manifest.geometry.drafter is not None, *(kind in kinds for kind in DRAFTER_KINDS)]
+    drafter, held, kinds = manifest.drafter, manifest.geometry.drafter, {entry.kind for entry in manifest.entries}
+    there = [drafter is not None, held is not None, *(kind in kinds for kind in DRAFTER_KINDS)]
     if any(there) and not all(there):
         raise _corrupt("a drafter, its geometry and its entries are not all there - at `$.drafter`")
-    if drafter and (fault := drafter.fault(manifest.resolved.checkpoint, manifest.geometry.vocab_size)):
+    if drafter is None or held is None:
+        return
+    block = held.block.rows if held.block else None
+    if fault := drafter.fault(manifest.resolved.checkpoint, manifest.geometry.vocab_size, block):
         raise _corrupt(f"{fault} - at `$.drafter`")
 
 

@@ -21,12 +21,22 @@ NUM_COUNTS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class BlockGeometry:
+    """Of a drafter that guesses whole blocks: how many `rows` one has, the anchor first and `mask_token` on the others,
+    and the longest text that it was made for, which may be shorter than the target's."""
+
+    rows: int
+    mask_token: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class DraftGeometry:
     """What a drafter that is a model takes of memory, and gives back.
 
     `taps` is a ring of `tap_rows` rows of `tap_width` fp32: what it reads of the target's rows, and of its own. Its K
     and V lie in `draft_kv`, drawn as the target's, in pages of the same numbers and tokens. Of every output row it
-    gives the `top` likeliest tokens.
+    gives the `top` likeliest tokens, of a `block` also how well each follows those of the row before.
     """
 
     tap_rows: int
@@ -34,6 +44,7 @@ class DraftGeometry:
     page_bytes: int
     kv_planes: tuple[tuple[int, int], ...]
     top: int
+    block: BlockGeometry | None = None
 
     @property
     def tap_bytes(self) -> int:
@@ -76,6 +87,14 @@ class Geometry:
         return self.page_bytes + (self.drafter.page_bytes if self.drafter else 0)
 
     @property
+    def draft_lanes(self) -> int:
+        """Lanes that one draft has room for, a block or a row of each."""
+        if self.drafter is None:
+            return 0
+        block, room = self.drafter.block, min(self.max_lanes, self.max_outputs)
+        return min(room, self.max_rows // block.rows, self.max_outputs // (block.rows - 1)) if block else room
+
+    @property
     def seen_bytes(self) -> int:
         """What is kept of the lanes' texts for penalties: a number for each lane and id."""
         return 4 * self.max_lanes * self.vocab_size if self.draws else 0
@@ -115,6 +134,14 @@ class Geometry:
             return f"tap_rows {drafter.tap_rows} is below max_rows {self.max_rows}"
         if drafter.top > self.vocab_size:
             return f"top {drafter.top} is above vocab_size {self.vocab_size}"
+        return self._block_fault(drafter.block) if drafter.block else None
+
+    def _block_fault(self, block: BlockGeometry) -> str | None:
+        most = min(MAX_TREE_ROWS, self.max_rows, self.max_outputs + 1)
+        if not 2 <= block.rows <= most:
+            return f"a block has {block.rows} rows, a pass here holds 2 to {most}"
+        if block.mask_token >= self.vocab_size:
+            return f"mask_token {block.mask_token} is not below vocab_size {self.vocab_size}"
         return None
 
 
@@ -172,6 +199,9 @@ def _shapes(g: Geometry) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         yield "draft_token", "int32", (g.max_outputs, g.drafter.top)
         yield "draft_logit", "float32", (g.max_outputs, g.drafter.top)
         yield "draft_lse", "float32", (g.max_outputs,)
+        if g.drafter.block:  # by the guess before, then by guess; then the greedy walk's place in each row of guesses
+            yield "draft_score", "float32", (g.max_outputs, g.drafter.top, g.drafter.top)
+            yield "draft_walk", "int32", (g.max_outputs,)
 
 
 class IoLayout:

@@ -139,8 +139,10 @@ def _entry_lines(entries: list[dict[str, Any]]) -> Iterator[str]:
 def _drafter_lines(drafter: dict[str, Any] | None, geometry: dict[str, Any]) -> Iterator[str]:
     if drafter is not None:
         held = geometry["drafter"]
+        block = held.get("block")
+        guesses = f"blocks of {block['rows']}" if block else f"chains of {drafter['length']}"
         yield (
-            f"  drafter     {drafter['kind']}: chains of {drafter['length']}, {held['top']} guesses a place, "
+            f"  drafter     {drafter['kind']}: {guesses}, {held['top']} guesses a place, "
             f"{held['page_bytes'] // geometry['page_tokens']:,} bytes of K and V a token"
         )
 

@@ -1,4 +1,4 @@
-"""What a round's drafting costs the host: trees of 31 nodes of a lattice and of lookup, built, joined, cut, learned of.
+"""What a round's drafting costs the host: trees of a lattice and of lookup, built, joined, cut, learned of.
 
 No model runs. Prints medians in microseconds for one lane; say so where others compute beside it.
 """
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leave
 
 from machine import describe
 from tandem.prices import PriceModel
+from tandem.runtime.drafters.block import LEAST
 from tandem.runtime.drafters.lattice import Lattice
 from tandem.runtime.drafters.lookup import LookupDrafter
 from tandem.runtime.router.staircut import StairCut
@@ -53,7 +54,7 @@ def rounds(text: list[int], sources: tuple[str, ...]) -> tuple[float, float]:
         began = perf_counter()
         trees = lookup.propose(31) if "lookup" in sources else []
         if "lattice" in sources:
-            trees.append(Lattice(text[place - 1], *lattice).tree(31))
+            trees.append(Lattice(text[place - 1], *lattice).tree(31, "nodes", LEAST))
         drafted = perf_counter()
         chosen = router.choose([trees], [place], 32, [0]) if trees else []
         cut = perf_counter()

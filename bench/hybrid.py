@@ -35,7 +35,6 @@ PROFILES = {"decode": "bf16", "drafts": "bf16", "loss": "fp32"}
 """The bundle that each figure wants."""
 PROMPTS, PROMPT_TOKENS = 4, 96
 DRAFTED, DRAFTED_TOKENS = 16, 160
-DRAFTERS = ("lookup", "mtp", "auto")
 DRAFTS = Goal(1.6, 3.0)
 
 
@@ -73,6 +72,7 @@ def parse() -> argparse.Namespace:
 def figures(options: argparse.Namespace) -> list[Figure]:
     """Those that are asked for, printed as they come."""
     from tandem.artifacts.reader import open_bundle
+    from tandem.runtime.drafters.base import model_of
     from tandem.runtime.loading import read_tokenizer
 
     wanted = [options.only] if options.only else list(PROFILES)
@@ -90,7 +90,8 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         if name == "decode":
             found.append(eager.measure(context, options.checkpoint, held_out(tokenizer, PROMPT_TOKENS, PROMPTS)))
         elif name == "drafts":
-            found.append(drafts(context, held_out(tokenizer, DRAFTED_TOKENS, DRAFTED), options.tokens))
+            own = model_of(open_bundle(paths[PROFILES[name]]).geometry)
+            found.append(drafts(context, own, held_out(tokenizer, DRAFTED_TOKENS, DRAFTED), options.tokens))
         else:
             texts = domains(tokenizer, options.corpus)
             cut = {domain: windows(ids, options.window + 1, options.windows) for domain, ids in texts.items()}
@@ -104,11 +105,11 @@ def held_out(tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
     return windows([token for ids in library(tokenizer) for token in ids], length, count)
 
 
-def drafts(context: Context, texts: list[list[int]], num_tokens: int) -> Figure:
-    """Each drafter over plain steps, going on with `texts`."""
+def drafts(context: Context, own: str | None, texts: list[list[int]], num_tokens: int) -> Figure:
+    """Lookup, the bundle's `own` drafter and both over plain steps, going on with `texts`."""
     figure = Figure("drafts", f"answers of {num_tokens} tokens to {len(texts)} pieces of held-out Python")
     prompts = [Prompt(f"piece {i}", ids) for i, ids in enumerate(texts, 1)]
-    ways = (PLAIN, *(Way(name, options={"drafter": name}) for name in DRAFTERS))
+    ways = (PLAIN, *(Way(name, options={"drafter": name}) for name in ("lookup", own, "auto") if name))
     return measure(context, PROFILES["drafts"], figure, prompts, ways, num_tokens, DRAFTS)
 
 

@@ -71,7 +71,7 @@ def _draft(plan: Plan, checkpoint: Checkpoint, staging: Staging, proof: dict[str
         host=plan.target.host(),
         proof=ProofSummary(cases=proof["cases"], differing=proof["differing"]),
         quality=staging.quality,
-        drafter=plan.drafter,
+        drafter=plan.resolved.drafter,
         resolved=plan.resolved,
     )
 

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,7 @@ EXAMPLES = examples(
     "tandem-compile org/name -o BUNDLE              # a GPU in sight, or this CPU",
     "tandem-compile folder/ --device cuda --max-seq-len 8192",
     "tandem-compile file.gguf --profile int4 --device cpu",
+    "tandem-compile org/name --drafter folder/      # a drafter trained for it drafts along",
     "CUDA_VISIBLE_DEVICES=1 tandem-compile folder/  # the second GPU",
     "tandem-compile corpus --help                   # a corpus that drafts are looked up in",
 )
@@ -47,9 +48,10 @@ EXAMPLES = examples(
 )
 @click.option(
     "--drafter",
-    type=click.Choice(["auto", "none"]),
     default="auto",
-    help="auto takes along the checkpoint's own layer that drafts (MTP), where it has one.",
+    metavar="auto|none|FOLDER",
+    help="auto takes along the checkpoint's own layer that drafts (MTP), where it has one; FOLDER, or a hub id, is a "
+    "DFlash2 drafter that was made for MODEL.",
 )
 @click.option("--max-seq-len", type=int, help="Longest context in tokens.  [default: the model's, 131072 at most]")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
@@ -66,7 +68,7 @@ def command(
     name: str | None,
     profile: str,
     device: str,
-    drafter: Literal["auto", "none"],
+    drafter: str,
     max_seq_len: int | None,
     revision: str | None,
     offline: bool,
@@ -84,7 +86,7 @@ def command(
     from msgspec import to_builtins
 
     from tandem.compile.build import build_bundle
-    from tandem.compile.checkpoints.open import open_checkpoint
+    from tandem.compile.checkpoints.open import open_checkpoint, open_drafter
     from tandem.compile.gate import limits
     from tandem.compile.plan import make_plan
     from tandem.compile.profile import find_profile
@@ -92,10 +94,13 @@ def command(
 
     if not model:
         raise UsageError("MODEL is empty: give a Hugging Face folder, a hub id (org/name) or a GGUF file")
+    if not drafter:
+        raise UsageError("--drafter is empty: give auto, none, or the folder of a drafter")
     if not find_profile(profile).low_bit and accept_quality:
         raise UsageError(f"--accept-quality: profile {profile} has no quality gate; leave it out")
     name = name or default_name(model)
     target = output or Path(f"{default_name(name)}-{profile}")
+    drafts = drafter if drafter in ("auto", "none") else open_drafter(drafter, offline=offline)
     checkpoint = open_checkpoint(model, revision=revision, offline=offline)
     plan = make_plan(
         checkpoint,
@@ -104,7 +109,7 @@ def command(
         profile=profile,
         device=device,
         context_length=max_seq_len,
-        drafter=drafter,
+        drafter=drafts,
     )
     if plan.undrafted:
         _say(plan.undrafted, quiet)
@@ -172,7 +177,9 @@ def _built(plan: Plan, checkpoint: Checkpoint, target: Path) -> str:
         f"a plain step takes {first['plain']:.1f} ms ({1000 / first['plain']:.0f} tokens a second)"
     )
     if bundle.manifest.drafter:
-        line += f"\n{bundle.manifest.drafter.kind} drafts along: a guess takes {first[Kind.DRAFT]['1']:.2f} ms"
+        rows, ms = next(iter(first[Kind.DRAFT].items()))
+        what = "a guess" if rows == "1" else f"a block of {rows}"
+        line += f"\n{bundle.manifest.drafter.kind} drafts along: {what} takes {ms:.2f} ms"
     if quality is None:
         return line
     return f"{line}\nquality {'within' if quality.held else 'NOT within'} its limits: {quality.summary()}"

@@ -6,16 +6,16 @@ Reads the checkpoint's header and config, no weights but those of a tied head th
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
-from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import VERSION
 from tandem.artifacts.resolved import Resolved
 from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.checkpoints.drafter import DrafterCheckpoint
+from tandem.compile.drafters import Dflash2, Drafter, Mtp
 from tandem.compile.models.families import resolve
-from tandem.compile.models.qwen3_5_mtp import LENGTH
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.weights import has_mtp, require_tensors
 from tandem.compile.profile import Profile, find_profile
@@ -40,13 +40,18 @@ class Plan:
     geometry: Geometry
     weight_bytes: int
     resolved: Resolved
-    drafter: DrafterRecord | None
+    drafter: Drafter | None
     undrafted: str = ""
     """Why a layer that drafts is left out, for whoever did not ask for that."""
 
     @property
     def device(self) -> str:
         return self.target.device
+
+    @property
+    def drafter_weight_bytes(self) -> int:
+        """Bytes of the drafter's own parameters, which are among `weight_bytes`."""
+        return self.weight_bytes - weight_bytes(self.spec, self.profile, self.target.layout)
 
     def summary(self) -> dict[str, Any]:
         """What `--dry-run` prints."""
@@ -67,11 +72,13 @@ class Plan:
         } | self._drafter_summary()
 
     def _drafter_summary(self) -> dict[str, Any]:
-        held, page_tokens = self.geometry.drafter, self.geometry.page_tokens
-        if self.drafter is None or held is None:
+        held, record, page_tokens = self.geometry.drafter, self.resolved.drafter, self.geometry.page_tokens
+        if record is None or held is None:
             return {"drafter": "none"}
+        guesses = f"blocks of {held.block.rows}" if held.block else f"chains of {record.length}"
         return {
-            "drafter": f"{self.drafter.kind}, chains of {self.drafter.length}",
+            "drafter": f"{record.kind}, {guesses}",
+            "drafter_weight_bytes": self.drafter_weight_bytes,
             "drafter_kv_bytes_per_token": held.page_bytes // page_tokens,
             "tap_bytes": held.tap_bytes,
         }
@@ -85,23 +92,23 @@ def make_plan(
     profile: str,
     device: str,
     context_length: int | None,
-    drafter: Literal["auto", "none"] = "auto",
+    drafter: DrafterCheckpoint | str = "auto",
 ) -> Plan:
     """Settles a plan. `digest` is the checkpoint's; `device` is `auto`, `cpu`, `cuda`, or such as `cpu-x86-64-v3`.
 
-    With `drafter` `auto` a layer of the checkpoint that drafts comes along, where the device has programs for it.
+    `drafter` is a block drafter's checkpoint, `none`, or `auto`: a layer of the checkpoint that drafts comes along,
+    where it has one and the device has programs for it.
 
-    Raises CompileError for what the checkpoint asks and no model here offers, UsageError for impossible wishes,
-    CheckpointError for tensors that are missing, misshapen or unknown, and for ends of text that no text can have.
+    Raises CompileError for what a checkpoint asks and no model here offers, UsageError for impossible wishes,
+    CheckpointError for tensors that are missing, misshapen or unknown, for a drafter of another model, and for ends of
+    text that no text can have.
     """
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
     target = find_target(device, spec, chosen)
     target.require(spec, chosen)
     context = _context(spec, context_length)
-    found = drafter == "auto" and has_mtp(spec, checkpoint)
-    mtp = found and target.drafts
-    geometry = target.geometry(spec, chosen, context, drafter=mtp)
-    record = _mtp(digest, spec) if mtp else None
+    drafts, undrafted = _drafter(drafter, spec, checkpoint, digest, target)
+    geometry = target.geometry(spec, chosen, context, drafter=drafts)
     _require_stops(spec, checkpoint)
     require_tensors(spec, checkpoint)
     resolved = Resolved(
@@ -111,32 +118,41 @@ def make_plan(
         device=target.device,
         geometry=GeometryRecord.of(geometry),
         entries=geometry.kinds,
-        drafter=record,
+        drafter=drafts.record(spec, digest) if drafts else None,
         flags=target.flags,
         program_version=VERSION,
         sources=source_digests(target.foreign),
         tools=tool_versions() | target.tools(),
         environment=environment(),
     )
-    unserved = f"no drafter: {target.device} has no programs yet for the layer of this checkpoint that drafts (MTP)"
-    return Plan(
-        name,
-        spec,
-        chosen,
-        target,
-        geometry,
-        weight_bytes(spec, chosen, target.layout, drafter=mtp),
-        resolved,
-        record,
-        unserved if found and not mtp else "",
-    )
+    nbytes = weight_bytes(spec, chosen, target.layout, drafter=drafts)
+    return Plan(name, spec, chosen, target, geometry, nbytes, resolved, drafts, undrafted)
 
 
-def _mtp(digest: str, spec: LlamaSpec) -> DrafterRecord:
-    """The layer that drafts, as a part of the checkpoint with this digest."""
-    return DrafterRecord(
-        kind="mtp", length=LENGTH, tap_layers=(), vocab_size=spec.vocab_size, weights=digest, target=digest
-    )
+def _drafter(
+    wanted: DrafterCheckpoint | str,
+    spec: LlamaSpec,
+    checkpoint: Checkpoint,
+    digest: str,
+    target: Target,
+) -> tuple[Drafter | None, str]:
+    """What drafts along, or why it does not although nobody said that it should not."""
+    if isinstance(wanted, DrafterCheckpoint):
+        drafter = Dflash2.open(wanted, spec, digest)
+        if drafter.KIND not in target.drafters:
+            raise UsageError(
+                f"--drafter {wanted.origin}: {target.device} has no programs yet for block drafters (DFlash2); use "
+                "--device cpu, or leave it out"
+            )
+        return drafter, ""
+    if wanted == "none" or not has_mtp(spec, checkpoint):
+        return None, ""
+    if Mtp.KIND not in target.drafters:
+        return (
+            None,
+            f"no drafter: {target.device} has no programs yet for the layer of this checkpoint that drafts (MTP)",
+        )
+    return Mtp(), ""
 
 
 def find_target(device: str, spec: LlamaSpec, profile: Profile) -> Target:

@@ -12,8 +12,10 @@ from tandem.errors import UsageError
 Format = Literal["fp32", "bf16", "int8", "int4"]
 """How a weight is stored; `tandem.compile.cpu.panels` has the layouts."""
 TABLES = ("embedding", "head")
-GATES = ("ba",)
-"""Few outputs that decide how much a recurrent state keeps of all that was: never of few bits."""
+GATES = ("ba", "attention_delta", "mlp_delta", "gate")
+"""Few outputs that decide how much others count, as what a recurrent state keeps of all that was: never of few bits."""
+BOOKS = ("predecessor", "successor")
+"""Tables of a drafter whose rows are looked up by id: no products are made of them, so they are laid out row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Profile:
         if len(shape) == 1:
             return "fp32"
         name = name.rpartition(".")[2]
-        return self.table if name in TABLES else "bf16" if self.low_bit and name in GATES else self.matrix
+        return self.table if name in TABLES else "bf16" if self.low_bit and name in (*GATES, *BOOKS) else self.matrix
 
 
 PROFILES = {

@@ -14,11 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from tandem.artifacts.weights import WeightsWriter
+from tandem.compile import rows
+from tandem.compile.drafters import Drafter
 from tandem.compile.models.rope import rope_tables
 from tandem.compile.models.sources import TensorSource
 from tandem.compile.models.spec import LlamaSpec
-from tandem.compile.models.weights import load, load_mtp, mtp_sources, weight_sources
-from tandem.compile.profile import Format, Profile
+from tandem.compile.models.weights import load, weight_sources
+from tandem.compile.profile import BOOKS, Format, Profile
 from tandem.keys import MAX_TREE_ROWS
 
 
@@ -42,41 +44,48 @@ def write_weights(
     *,
     layout: Layout,
     context_length: int,
-    drafter: bool = False,
+    drafter: Drafter | None = None,
     advance: Callable[[int], None] = lambda nbytes: None,
 ) -> None:
     """Writes `path`: matrices and vectors in `layout`, rope tables of every position a row may stand at.
 
-    With `drafter` also those of the checkpoint's layer that drafts.
+    With a `drafter` its own as well, behind the model's.
 
     `advance` hears of the bytes written. Raises CheckpointError for a tensor that is missing, misshapen or not finite.
     """
     # The rows of a verify may stand behind the last position of the context.
     cos, sin = rope_tables(spec.rope, spec.rotary_dim, context_length + MAX_TREE_ROWS)
     tables = {"rope.cos": cos, "rope.sin": sin}
-    shapes = _shapes(spec, drafter)
-    forms = {name: profile.format(name, shape) for name, shape in shapes.items()}
-    plan = [
-        (name, layout.SAFETENSORS[forms[name]], layout.stored_shape(shape, forms[name]))
-        for name, shape in shapes.items()
-    ]
+    stored = _stored(spec, profile, layout, drafter)
+    plan = [(name, lay.SAFETENSORS[form], lay.stored_shape(shape, form)) for name, (lay, form, shape) in stored.items()]
+    parameters = [load(spec, checkpoint)]
+    if drafter is not None:
+        tables |= drafter.tables(context_length + MAX_TREE_ROWS)
+        parameters.append(drafter.load(spec, checkpoint))
     plan += [(name, "F32", tuple(table.shape)) for name, table in tables.items()]
     with WeightsWriter(path, plan) as writer:
-        for name, tensor in chain(load(spec, checkpoint), load_mtp(spec, checkpoint) if drafter else ()):
-            data = layout.pack(tensor, forms[name])
+        for name, tensor in chain.from_iterable(parameters):
+            lay, form, _ = stored[name]
+            data = lay.pack(tensor, form)
             writer.write(name, data)
             advance(data.nbytes)
         for name, table in tables.items():
             writer.write(name, table)
 
 
-def weight_bytes(spec: LlamaSpec, profile: Profile, layout: Layout, *, drafter: bool = False) -> int:
+def weight_bytes(spec: LlamaSpec, profile: Profile, layout: Layout, *, drafter: Drafter | None = None) -> int:
     """Bytes of all parameters as stored."""
-    shapes = _shapes(spec, drafter).items()
-    return sum(layout.stored_bytes(shape, profile.format(name, shape)) for name, shape in shapes)
+    return sum(lay.stored_bytes(shape, form) for lay, form, shape in _stored(spec, profile, layout, drafter).values())
 
 
-def _shapes(spec: LlamaSpec, drafter: bool) -> dict[str, tuple[int, ...]]:
-    """Every parameter that is stored, in order."""
-    sources = weight_sources(spec) | (mtp_sources(spec) if drafter else {})
-    return {name: source.shape for name, source in sources.items()}
+def _stored(
+    spec: LlamaSpec, profile: Profile, layout: Layout, drafter: Drafter | None
+) -> dict[str, tuple[Layout, Format, tuple[int, ...]]]:
+    """Every parameter that is stored, in order: how it is laid out, in which format, and its shape."""
+    shapes = {name: source.shape for name, source in weight_sources(spec).items()}
+    if drafter is not None:
+        shapes |= {name: source.shape for name, source in drafter.sources(spec).items()}
+    return {
+        name: (rows if name.rpartition(".")[2] in BOOKS else layout, profile.format(name, shape), shape)
+        for name, shape in shapes.items()
+    }

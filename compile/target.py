@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandem.artifacts.io import Geometry
 from tandem.artifacts.manifest import EntryRecord, Host
 from tandem.artifacts.quality import Quality
+from tandem.compile.drafters import Drafter
 from tandem.compile.examine import Staged, StagedCuda
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -66,12 +67,12 @@ class Target(Protocol):
         ...
 
     @property
-    def drafts(self) -> bool:
-        """Whether it has programs for a checkpoint's layer that drafts."""
+    def drafters(self) -> tuple[str, ...]:
+        """Kinds of drafters that it has programs for, as `DrafterRecord` calls them."""
         ...
 
     def geometry(
-        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: Drafter | None = None
     ) -> Geometry: ...
 
     def num_programs(self, geometry: Geometry) -> int:
@@ -103,7 +104,7 @@ def stage_weights(plan: Plan, checkpoint: Checkpoint, path: Path, progress: Prog
         path,
         layout=plan.target.layout,
         context_length=plan.geometry.context_length,
-        drafter=plan.drafter is not None,
+        drafter=plan.drafter,
         advance=lambda nbytes: progress.advance(20 * nbytes / plan.weight_bytes),
     )
 

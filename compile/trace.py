@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph
 
 from tandem.compile.models import llama, qwen3_5, qwen3_5_mtp
+from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, HybridSpec, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.keys import MAX_TREE_ROWS
@@ -42,7 +43,8 @@ class Parts:
     head: Part
 
 
-def _ids(*shape: int) -> Tensor:
+def ids(*shape: int) -> Tensor:
+    """Whole numbers of this shape, int32."""
     return torch.empty(shape, dtype=torch.int32)
 
 
@@ -57,7 +59,8 @@ def export_part(module: nn.Module, *args: object) -> Part:
     return Part(exported.graph, parameters)
 
 
-def _caches(spec: LlamaSpec, profile: Profile, page_tokens: int) -> tuple[Tensor, Tensor]:
+def caches(spec: LlamaSpec | Dflash2Spec, profile: Profile, page_tokens: int) -> tuple[Tensor, Tensor]:
+    """Pages of K and of V of one layer of attention."""
     heads, width = spec.num_key_value_heads, spec.head_dim
     return (
         torch.empty(PAGES, heads, width, page_tokens, dtype=profile.cache),
@@ -73,26 +76,18 @@ def _factors(spec: HybridSpec) -> qwen3_5.Factors:
     return qwen3_5.Factors(*(torch.empty(MAX_TREE_ROWS, *shape) for shape in spec.factor_shapes))
 
 
-def _inputs(spec: LlamaSpec) -> llama.Pass | qwen3_5.Pass:
+def inputs(spec: LlamaSpec) -> llama.Pass | qwen3_5.Pass:
+    """What every block of the model is told of the rows."""
     table = torch.empty(spec.max_position_embeddings, spec.rotary_dim // 2)
-    position, lane, slot, prefix = (_ids(ROWS) for _ in range(4))
-    ancestor, block_table = _ids(ROWS, MAX_TREE_ROWS), _ids(LANES, BLOCKS)
-    inputs = llama.Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
-    return qwen3_5.Pass(*inputs, _ids(ROWS), _ids(LANES)) if isinstance(spec, HybridSpec) else inputs
+    position, lane, slot, prefix = (ids(ROWS) for _ in range(4))
+    ancestor, block_table = ids(ROWS, MAX_TREE_ROWS), ids(LANES, BLOCKS)
+    told = llama.Pass(position, lane, slot, prefix, ancestor, block_table, table, table.clone())
+    return qwen3_5.Pass(*told, ids(ROWS), ids(LANES)) if isinstance(spec, HybridSpec) else told
 
 
-@dataclass(frozen=True, slots=True)
-class DraftParts:
-    """What a drafter's pass is composed of; a sync has no guesses."""
-
-    entrance: Part
-    block: Part
-    guesses: Part | None
-
-
-def _taps(spec: LlamaSpec) -> tuple[Tensor, Tensor]:
+def taps(spec: LlamaSpec) -> tuple[Tensor, Tensor]:
     """The ring, and the row of it that each row of a pass reads or leaves."""
-    return torch.empty(RING, spec.hidden_size), _ids(ROWS)
+    return torch.empty(RING, spec.hidden_size), ids(ROWS)
 
 
 @cache
@@ -102,52 +97,39 @@ def trace_pass(
     """Parts of a pass that keeps all its rows, or, with `tree`, of one whose rows gather their ancestors.
 
     Without `keep`, which only recurrent layers care for, rows leave the state as it was and factors for a commit. With
-    `tapped` they leave what a drafter reads.
+    `tapped` the head leaves what a drafter reads.
     """
     with torch.device("meta"):
         h = torch.empty(ROWS, spec.hidden_size)
         make: dict[str, Callable[..., nn.Module]] = {FULL_ATTENTION: llama.Block}
-        memory: dict[str, tuple[object, ...]] = {FULL_ATTENTION: _caches(spec, profile, page_tokens)}
+        memory: dict[str, tuple[object, ...]] = {FULL_ATTENTION: caches(spec, profile, page_tokens)}
         if isinstance(spec, HybridSpec):
             recurrent = partial(qwen3_5.RecurrentBlock, rounded=profile.matrix == "bf16")
             make = {FULL_ATTENTION: qwen3_5.AttentionBlock, LINEAR_ATTENTION: recurrent}
             memory[LINEAR_ATTENTION] = _states(spec) if keep else (*_states(spec), _factors(spec))
 
         def block(layer_type: str, delta: Tensor | None) -> Part:
-            return export_part(make[layer_type](spec, tree=tree), h, delta, _inputs(spec), *memory[layer_type])
+            return export_part(make[layer_type](spec, tree=tree), h, delta, inputs(spec), *memory[layer_type])
 
         types = layer_types(spec)
-        head, taps = (qwen3_5_mtp.TappedHead(spec), _taps(spec)) if tapped else (llama.Head(spec), ())
+        head, ring = (qwen3_5_mtp.TappedHead(spec), taps(spec)) if tapped else (llama.Head(spec), ())
         return Parts(
-            embed=export_part(llama.Embed(spec), _ids(ROWS)),
+            embed=export_part(llama.Embed(spec), ids(ROWS)),
             first=block(types[0], None),
             blocks={layer_type: block(layer_type, h.clone()) for layer_type in dict.fromkeys(types)},
-            head=export_part(head, h, h.clone(), _ids(OUTPUTS), *taps),
-        )
-
-
-@cache
-def trace_draft(spec: HybridSpec, profile: Profile, page_tokens: int, *, sync: bool) -> DraftParts:
-    """Parts of a pass of the layer that drafts, or of one that only brings its cache up to date."""
-    with torch.device("meta"):
-        h = torch.empty(ROWS, spec.hidden_size)
-        block = qwen3_5_mtp.Keys(spec) if sync else qwen3_5.AttentionBlock(spec)
-        return DraftParts(
-            entrance=export_part(qwen3_5_mtp.Entrance(spec), _ids(ROWS), *_taps(spec)),
-            block=export_part(block, h, h.clone(), _inputs(spec), *_caches(spec, profile, page_tokens)),
-            guesses=None if sync else export_part(qwen3_5_mtp.Guesses(spec), h, h.clone(), _ids(OUTPUTS), *_taps(spec)),
+            head=export_part(head, h, h.clone(), ids(OUTPUTS), *ring),
         )
 
 
 def trace_commit(spec: LlamaSpec, profile: Profile, page_tokens: int) -> Part:
     """The part that moves one layer's K and V."""
     with torch.device("meta"):
-        moves = (_ids(MOVES) for _ in range(3))
-        return export_part(llama.Commit(), *_caches(spec, profile, page_tokens), *moves, _ids(LANES, BLOCKS))
+        moves = (ids(MOVES) for _ in range(3))
+        return export_part(llama.Commit(), *caches(spec, profile, page_tokens), *moves, ids(LANES, BLOCKS))
 
 
 def trace_recurrent_commit(spec: HybridSpec) -> Part:
     """The part that moves one recurrent layer's state and tail on; a lowering makes it that of all of them."""
     with torch.device("meta"):
-        moves = (_ids(MOVES) for _ in range(3))
-        return export_part(qwen3_5.RecurrentCommit(), _factors(spec), *_states(spec), _ids(LANES), *moves)
+        moves = (ids(MOVES) for _ in range(3))
+        return export_part(qwen3_5.RecurrentCommit(), _factors(spec), *_states(spec), ids(LANES), *moves)

@@ -13,7 +13,7 @@ from tandem.kernels.delta import delta_commit, delta_gates, delta_rule, delta_ve
 from tandem.kernels.draft_block import block_attention, block_conv
 from tandem.kernels.embedding import embedding
 from tandem.kernels.gate import sigmoid_gate
-from tandem.kernels.head import argmax_gap, gather_rows, scatter_rows
+from tandem.kernels.head import argmax_gap, gather_rows, scatter_rows, scatter_sum
 from tandem.kernels.kv import kv_move, kv_write
 from tandem.kernels.lattice import lattice_scores, lattice_walk
 from tandem.kernels.linear import linear
@@ -46,6 +46,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "scatter_rows",
+    "scatter_sum",
     "sigmoid_gate",
     "swiglu",
     "top_k",

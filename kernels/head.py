@@ -31,6 +31,19 @@ def _(x: Tensor, ring: Tensor, row: Tensor) -> None:
     return None
 
 
+@torch.library.custom_op("tandem::scatter_sum", mutates_args=("ring",))
+def scatter_sum(x: Tensor, delta: Tensor, ring: Tensor, row: Tensor) -> None:
+    """As `scatter_rows` of x + delta, both [R, H]; ring [N, H] may be some of the columns of a wider one."""
+    kept = row >= 0
+    dtype = compute_dtype(x)
+    ring[row[kept].long()] = (x[kept].to(dtype) + delta[kept].to(dtype)).to(ring.dtype)
+
+
+@scatter_sum.register_fake
+def _(x: Tensor, delta: Tensor, ring: Tensor, row: Tensor) -> None:
+    return None
+
+
 @torch.library.custom_op("tandem::argmax_gap", mutates_args=())
 def argmax_gap(logits: Tensor) -> tuple[Tensor, Tensor]:
     """logits [O, V], V at least 2 -> (argmax [O] int32, largest minus second largest [O]); the lowest id wins ties."""

@@ -79,9 +79,9 @@ EXAMPLES = examples(
 )
 @click.option(
     "--drafter",
-    type=click.Choice(["auto", "mtp", "lookup", "none"]),
+    type=click.Choice(["auto", "block", "mtp", "lookup", "none"]),
     default="auto",
-    help="What guesses: the bundle's own drafting layer, lookup in texts, or auto: all there is. Never changes text.",
+    help="What guesses: the bundle's own model (block or mtp), lookup in texts, or auto: both. Never changes text.",
 )
 @shelf_flags
 @click.option(

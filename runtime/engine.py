@@ -71,9 +71,13 @@ class Engine:
         self._timeout = request_timeout
         self.meter = Meter()
         self.executor, self.prices = executor, prices
+        frugal = router == "staircut"  # others are to draft, whatever it costs
         if isinstance(router, str):
             declined = self.meter.plain_rounds.add
-            router = make_router(router, prices, recurrent=recurrent, learn_cost=learn_cost, declined=declined)
+            block = g.drafter.block.rows if g.drafter and g.drafter.block else 1
+            router = make_router(
+                router, prices, recurrent=recurrent, learn_cost=learn_cost, block=block, declined=declined
+            )
         self.router = router
         # A lane may use every page but those behind it that a verify writes.
         self.context_length = min(g.context_length, executor.num_pages * g.page_tokens - MAX_TREE_ROWS)
@@ -84,7 +88,9 @@ class Engine:
         self._slots = StateSlots(executor.num_slots, g.max_lanes)
         self._models: DraftGroup | None = None
         if models and g.drafter:
-            self._models = DraftGroup(executor, self._pages, turns=self.router, prices=prices, meter=self.meter)
+            self._models = DraftGroup(
+                executor, self._pages, turns=self.router, prices=prices, meter=self.meter, frugal=frugal
+            )
         run = self._models.run if self._models else executor.run
         self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, run=run, chunk=prefill_chunk)
         self._rounds = Rounds(

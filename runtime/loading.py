@@ -51,7 +51,7 @@ class LoadOptions:
     says what they do. `shelves` are what the lookup searches beside the request's own text.
     """
 
-    drafter: Literal["auto", "mtp", "lookup", "none"] = "auto"
+    drafter: Literal["auto", "block", "mtp", "lookup", "none"] = "auto"
     router: str = "staircut"
     learn_cost: bool = True
     threads: int | None = None
@@ -79,6 +79,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     """
     from tandem.artifacts.reader import open_bundle
     from tandem.prices import read_table
+    from tandem.runtime.drafters.base import require_model
     from tandem.runtime.router.choice import check_name
     from tandem.runtime.worker import Worker
 
@@ -92,8 +93,7 @@ def load(path: Path, options: LoadOptions | None = None) -> Service:
     num_lanes = options.max_num_seqs or min(GPU_LANES if bundle.on_gpu else CPU_LANES, geometry.max_lanes)
     if num_lanes > geometry.max_lanes:
         raise UsageError(f"--max-num-seqs is {num_lanes}; this bundle serves at most {geometry.max_lanes} at once")
-    if options.drafter == "mtp" and geometry.drafter is None:
-        raise UsageError("--drafter mtp is for bundles with a drafting layer and this one has none; leave it out")
+    require_model(options.drafter, geometry)
     read_table(bundle.prices)  # a wrong one is told before anything is loaded
     shelves = _shelves(bundle, options)
     executor = None
@@ -163,6 +163,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     """An engine at this machine's prices, with drafts if no bit differs here."""
     from tandem.prices import PriceModel
     from tandem.runtime.checks.probe import holds
+    from tandem.runtime.drafters.base import MODELS
     from tandem.runtime.drafters.lookup import lookup_drafters
     from tandem.runtime.engine import Engine
 
@@ -177,7 +178,7 @@ def _engine(bundle: Bundle, executor: Executor, options: LoadOptions, num_lanes:
     return Engine(
         executor,
         drafters=lookup if exact and options.drafter in ("auto", "lookup") else None,
-        models=exact and options.drafter in ("auto", "mtp") and holds(bundle, executor),
+        models=exact and options.drafter in ("auto", *MODELS) and holds(bundle, executor),
         prices=PriceModel(prices, live=options.learn_cost),
         router=options.router,
         learn_cost=options.learn_cost,

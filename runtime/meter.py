@@ -64,6 +64,9 @@ class Lost(StrEnum):
     BEHIND = "behind"
     """The ring of taps was full of rows it had not read, and reading them would not have paid."""
 
+    CONTEXT = "context"
+    """Its text is too long for the drafter, whose own context is shorter or holds no further block."""
+
     FAILED = "failed"
     """A pass of it failed, or gave what is no guess."""
 

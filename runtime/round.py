@@ -15,7 +15,6 @@ import numpy as np
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.drafters.group import DraftGroup
-from tandem.runtime.drafters.mtp import SOURCE
 from tandem.runtime.draws import Draws
 from tandem.runtime.executor.base import Executor, Outcome
 from tandem.runtime.lane import Lane
@@ -151,13 +150,13 @@ class Rounds:
         """Adds what a model drafts to `candidates`, where lanes have one and it is worth asking; ms by source."""
         if self._models is None or not (seats := self._models.seats(lanes, most := self._max_rows - len(lanes))):
             return {}
-        if not self._router.wants_model(candidates, starts, self._max_rows, indices, SOURCE):
+        if not self._router.wants_model(candidates, starts, self._max_rows, indices, self._models.source):
             return {}
         began, vocab_size = perf_counter(), self._executor.geometry.vocab_size
         self._models.draft(seats, len(lanes))
         for lane, trees in zip(lanes, candidates, strict=True):
             trees += lane.propose(most, vocab_size, by_model=True)
-        return {SOURCE: (perf_counter() - began) * 1e3}
+        return {self._models.source: (perf_counter() - began) * 1e3}
 
     def _step(self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import Kind
 from tandem.runtime.executor.base import DraftRows, Moves, Rows
 from tandem.tree import DraftTree
@@ -59,6 +60,23 @@ def draft_rows(kind: Kind, spans: Sequence[DraftSpan], table: np.ndarray) -> Dra
         for row, span in zip(rows.output_row, spans, strict=True):
             rows.tap_out[row] = span.tap_out
     return rows
+
+
+def block_rows(
+    lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int], block: BlockGeometry, table: np.ndarray
+) -> DraftRows:
+    """Rows of kind draft: a block for each lane, whose anchor stands at its `starts`, all below being synced."""
+    position = [start + i for start in starts for i in range(block.rows)]
+    return DraftRows(
+        token=[token for anchor in anchors for token in (anchor, *[block.mask_token] * (block.rows - 1))],
+        position=position,
+        lane=[lane for lane in lanes for _ in range(block.rows)],
+        slot=position,
+        prefix=[start for start in starts for _ in range(block.rows)],
+        tap=[-1] * len(position),
+        block_table=table,
+        output_row=[row for row in range(len(position)) if row % block.rows],
+    )
 
 
 def extend_rows(spans: Sequence[Span], table: np.ndarray, slots: Sequence[int] = ()) -> Rows:

@@ -17,6 +17,7 @@ from typing import Any
 from tests.kernels.harness import LEVELS, ready_compiler
 from tests.once import once, place
 from tests.tiny import make_checkpoint
+from tests.tiny_drafter import make_drafter
 from tests.tiny_hybrid import add_mtp
 from tests.warm import Process
 
@@ -37,10 +38,10 @@ def compiled(
     *,
     device: str = "cpu",
     max_seq_len: int = CONTEXT_LENGTH,
-    drafter: bool = False,
+    drafter: str = "",
     **overrides: Any,
 ) -> Path:
-    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`), with a layer that drafts if wanted.
+    """The bundle of a tiny checkpoint of `family` (see `tests.tiny`); `drafter` is "", "mtp" or "dflash2".
 
     `overrides` are fields of its config.
     """
@@ -54,13 +55,15 @@ def _compile(
     profile: str,
     device: str,
     max_seq_len: int,
-    drafter: bool,
+    drafter: str,
     overrides: list[tuple[str, Any]],
 ) -> None:
     checkpoint = make_checkpoint(folder / "checkpoint", family, **dict(overrides))
-    if drafter:
-        add_mtp(checkpoint)
     command = [str(checkpoint), "-o", str(folder / profile), "-q"]
+    if drafter == "mtp":
+        add_mtp(checkpoint)
+    elif drafter:
+        command += ["--drafter", str(make_drafter(folder / "drafter", checkpoint))]
     flags = ["--name", f"tiny-{family}", "--profile", profile, "--device", device, "--max-seq-len", str(max_seq_len)]
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home())}
     if (family, profile) == REAL:

@@ -11,16 +11,19 @@ from tandem.keys import Kind
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.engine import Engine
 from tandem.runtime.request import Request
-from tests.fake_drafting import Drafting, DraftingExecutor, RecurrentDraftingExecutor
+from tests.fake_blocks import BlockExecutor, RecurrentBlockExecutor
+from tests.fake_drafting import DraftingExecutor, RecurrentDraftingExecutor
 from tests.fake_routers import EvenRouter, FreePrices
+from tests.fake_taps import Tapped
 from tests.fakes import Recorder, geometry, plain_text
 
 VOCAB, CONTEXT = geometry().vocab_size, geometry().context_length
 KINDS = [DraftingExecutor, RecurrentDraftingExecutor]
+BLOCK_KINDS = [BlockExecutor, RecurrentBlockExecutor]
 
 
 class CheapDrafts(FreePrices):
-    """Drafts that cost next to nothing, so that chains are deep."""
+    """Drafts that cost next to nothing, so that chains are deep and blocks pay."""
 
     def ms(self, context: int, kind: Kind, rows: int) -> float:
         return 1.0 if kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE) else 1e-3
@@ -51,7 +54,7 @@ def answer(request: Request) -> list[int]:
     return plain_text(request, VOCAB, CONTEXT)
 
 
-def engine_over(executor: Drafting, **options: object) -> Engine:
+def engine_over(executor: Tapped, **options: object) -> Engine:
     options = {"router": EvenRouter(), "prices": CheapDrafts(), "drafters": None, **options}
     return Engine(executor, models=True, **options)  # type: ignore[arg-type]
 
@@ -70,7 +73,7 @@ def serve(engine: Engine, *requests: Request) -> list[Recorder]:
     return sinks
 
 
-def check(engine: Engine, executor: Drafting, requests: Sequence[Request], sinks: Sequence[Recorder]) -> None:
+def check(engine: Engine, executor: Tapped, requests: Sequence[Request], sinks: Sequence[Recorder]) -> None:
     """Answers are the plain ones, every row of the drafter found what it should, and all taps are free again."""
     assert [sink.ids for sink in sinks] == [answer(request) for request in requests]
     assert executor.astray == 0

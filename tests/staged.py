@@ -15,6 +15,7 @@ from tandem.artifacts.program import Program, decode, encode
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
+from tandem.compile.drafters import Drafter
 from tandem.compile.models.families import resolve
 from tandem.compile.models.sources import TensorSource
 from tandem.compile.models.spec import LlamaSpec
@@ -54,7 +55,7 @@ def stage(
     max_rows: int = 64,
     max_lanes: int = 4,
     kinds: Sequence[Kind] | None = None,
-    drafter: bool = False,
+    drafter: Drafter | None = None,
 ) -> Staged:
     """Writes weights into `folder` and composes programs, all or of `kinds`, each once through its file format."""
     spec, chosen = resolve(config), find_profile(profile)
@@ -69,7 +70,8 @@ def stage(
     )
     weights = MappedWeights(folder / f"{profile}.safetensors")
     sizes = geometry(spec, chosen, context_length, max_rows=max_rows, max_lanes=max_lanes, drafter=drafter)
-    composer = CpuComposer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64)
+    block = drafter.block if drafter else None
+    composer = CpuComposer(spec, chosen, sizes, weights, read_signatures(library()), "0" * 64, block=block)
     programs = {kind: decode(encode(composer.program(kind)), kind) for kind in kinds or sizes.kinds}
     return Staged(spec, weights, composer, programs)
 

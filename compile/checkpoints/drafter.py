@@ -23,11 +23,14 @@ class DrafterCheckpoint(TensorFolder):
     CheckpointError if the folder or anything in it is missing, truncated, extra or named twice.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, origin: str = "") -> None:
+        origin = origin or str(folder)
         if not folder.is_dir():
-            raise CheckpointError(f"{folder}: no such folder: give the folder of a drafter, with {CONFIG} in it")
-        self.config = read_config(folder, str(folder))
-        super().__init__(folder, str(folder))
+            raise CheckpointError(f"{origin}: no such folder: give the folder of a drafter, with {CONFIG} in it")
+        if not (folder / CONFIG).exists():
+            raise CheckpointError(f"{origin}: {CONFIG} is missing: give the folder of a drafter")
+        self.config = read_config(folder, origin)
+        super().__init__(folder, origin)
 
     def digest(self) -> str:
         """sha256 (hex) of config and weights: the same wherever it lies and however it is sharded."""

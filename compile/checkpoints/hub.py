@@ -7,6 +7,7 @@ other variables are the library's own.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.compile.checkpoints.hf import CONFIG, TEXT_FILES, HfCheckpoint
@@ -15,7 +16,15 @@ from tandem.errors import CheckpointError
 
 
 def open_hub(repo: str, *, revision: str | None, offline: bool, cache_dir: Path | str | None) -> HfCheckpoint:
-    """Fetch what a checkpoint needs and open it; `.revision` is the commit that `revision` (main if None) led to.
+    """Fetch what a checkpoint needs and open it; `.revision` is the commit that `revision` (main if None) led to."""
+    folder, origin = fetch_model(repo, TEXT_FILES, revision=revision, offline=offline, cache_dir=cache_dir)
+    return HfCheckpoint(folder, origin=origin, revision=folder.name)
+
+
+def fetch_model(
+    repo: str, more: Sequence[str], *, revision: str | None, offline: bool, cache_dir: Path | str | None
+) -> tuple[Path, str]:
+    """The folder of config, weights and files `more` in the cache, named by its commit; what messages call it.
 
     Shards go by the index, at the commit the index came from, so that a push in between cannot mix two revisions.
     """
@@ -23,7 +32,7 @@ def open_hub(repo: str, *, revision: str | None, offline: bool, cache_dir: Path 
     def fetch(patterns: list[str], commit: str | None) -> Path:
         return _fetch(repo, patterns, revision=commit, offline=offline, cache_dir=cache_dir)
 
-    folder = fetch([CONFIG, INDEX, *TEXT_FILES], revision)
+    folder = fetch([CONFIG, INDEX, *more], revision)
     commit = folder.name  # the cache names a snapshot's folder by its commit
     origin = f"{repo}@{commit}"
     if not (folder / CONFIG).is_file():
@@ -32,7 +41,7 @@ def open_hub(repo: str, *, revision: str | None, offline: bool, cache_dir: Path 
     fetch(shard_names(folder) if sharded else [WHOLE], commit)
     if not sharded and not (folder / WHOLE).is_file():
         raise no_weights(origin, [] if offline else _listing(repo, commit))
-    return HfCheckpoint(folder, origin=origin, revision=commit)
+    return folder, origin
 
 
 def _fetch(

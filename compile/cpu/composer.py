@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from tandem.artifacts.io import Geometry, IoLayout
 from tandem.artifacts.program import Program
 from tandem.compile.assembly import Assembly
-from tandem.compile.compose import PAGE_TOKENS, Composer, draft_geometry, recurrent_facts
+from tandem.compile.compose import PAGE_TOKENS, Composer, block_geometry, draft_geometry, recurrent_facts
 from tandem.compile.cpu.fuse import fuse
 from tandem.compile.cpu.rules import RULES
+from tandem.compile.drafters import Drafter
 from tandem.compile.lowering import Lowering
+from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.spec import FULL_ATTENTION, LlamaSpec, layer_types
 from tandem.compile.profile import Profile
 from tandem.kernels.signature import Signature
@@ -23,7 +25,7 @@ LANES = 16
 """Heads are padded to whole vectors in the value pages."""
 
 
-def page_planes(spec: LlamaSpec, profile: Profile) -> tuple[tuple[int, int], tuple[int, int]]:
+def page_planes(spec: LlamaSpec | Dflash2Spec, profile: Profile) -> tuple[tuple[int, int], tuple[int, int]]:
     """One layer's K and V in a page, as (groups, bytes): see `Geometry.kv_planes`."""
     size = profile.cache.itemsize
     padded = -(-spec.head_dim // LANES) * LANES
@@ -37,10 +39,14 @@ def geometry(
     *,
     max_rows: int,
     max_lanes: int,
-    drafter: bool = False,
+    drafter: Drafter | None = None,
 ) -> Geometry:
-    """Capacities of a bundle for up to `context_length` tokens, one with its checkpoint's `drafter` or without."""
-    planes = page_planes(spec, profile)
+    """Capacities of a bundle for up to `context_length` tokens, one with a `drafter` or without."""
+    planes, drafts = page_planes(spec, profile), None
+    if drafter is not None and drafter.block is not None:
+        drafts = block_geometry(drafter.block, page_planes(drafter.block, profile), max_rows, context_length)
+    elif drafter is not None:
+        drafts = draft_geometry(spec, planes, max_rows)
     layer_bytes = PAGE_TOKENS * sum(groups * size for groups, size in planes)
     return Geometry(
         context_length=context_length,
@@ -51,7 +57,7 @@ def geometry(
         page_tokens=PAGE_TOKENS,
         page_bytes=layer_types(spec).count(FULL_ATTENTION) * layer_bytes,
         kv_planes=planes,
-        drafter=draft_geometry(spec, planes, max_rows) if drafter else None,
+        drafter=drafts,
         **recurrent_facts(spec),
     )
 

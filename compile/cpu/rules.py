@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from tandem.compile.cpu.rules_blocks import BLOCKS
 from tandem.compile.cpu.rules_recurrent import RECURRENT
 from tandem.compile.lowering import Lowering, Rule
 from tandem.compile.views import VIEWS, arguments, registrar, width
 
-RULES: dict[Any, Rule] = VIEWS | RECURRENT
+RULES: dict[Any, Rule] = VIEWS | RECURRENT | BLOCKS
 rule = registrar(RULES)
 
 
@@ -126,6 +127,15 @@ def _scatter_rows(low: Lowering, node: Node) -> None:
     low.assembly.launch(
         "scatter_rows", count=low.count(x), x=x, x_stride=x.stride, ring=ring, tap_out=row, width=width(x)
     )
+
+
+@rule(torch.ops.tandem.scatter_sum.default)
+def _scatter_sum(low: Lowering, node: Node) -> None:
+    x, delta, ring, row = *map(low.rows, node.args[:2]), *map(low.operand, node.args[2:])
+    low.assembly.launch(
+        "scatter_sum", count=low.count(x), x=x, x_stride=x.stride, delta=delta, delta_stride=delta.stride, ring=ring,
+        ring_stride=ring.stride, tap_out=row, width=width(x),
+    )  # fmt: skip
 
 
 @rule(torch.ops.tandem.top_k.default)

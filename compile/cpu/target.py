@@ -13,6 +13,7 @@ from tandem.artifacts.program import encode
 from tandem.artifacts.weights import MappedWeights
 from tandem.compile.cpu import panels
 from tandem.compile.cpu.composer import CpuComposer, geometry
+from tandem.compile.drafters import Drafter
 from tandem.compile.examine import Staged
 from tandem.compile.gate.measure import measure_quality, write_reference
 from tandem.compile.models.spec import LlamaSpec
@@ -82,10 +83,12 @@ class CpuTarget:
         """Every model and profile has kernels here."""
 
     @property
-    def drafts(self) -> bool:
-        return True
+    def drafters(self) -> tuple[str, ...]:
+        return "mtp", "dflash2"
 
-    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
+    def geometry(
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: Drafter | None = None
+    ) -> Geometry:
         max_rows = min(MAX_ROWS, context_length)
         return geometry(spec, profile, context_length, max_rows=max_rows, max_lanes=MAX_LANES, drafter=drafter)
 
@@ -132,7 +135,15 @@ class CpuTarget:
 
 def _add_programs(writer: BundleWriter, plan: Plan, weights: Path, library: Path) -> dict[Kind, Path]:
     signatures = build.read_signatures(library)
-    composer = CpuComposer(plan.spec, plan.profile, plan.geometry, MappedWeights(weights), signatures, library.stem)
+    composer = CpuComposer(
+        plan.spec,
+        plan.profile,
+        plan.geometry,
+        MappedWeights(weights),
+        signatures,
+        library.stem,
+        block=plan.drafter.block if plan.drafter else None,
+    )
     paths = {}
     for kind in plan.geometry.kinds:
         paths[kind] = writer.path(files.program_file(kind.value))

@@ -1,21 +1,16 @@
-"""Weights as Triton kernels read them: matrices row by row, as checkpoints hold them, and vectors in fp32.
+"""Weights as Triton kernels read them: matrices row by row, vectors in fp32, and no format of fewer bits.
 
-Knows nothing of files or checkpoints. The same names as `tandem.compile.cpu.panels`, which is the CPU's layout.
+Knows nothing of files or checkpoints.
 """
 
 from __future__ import annotations
 
-from math import prod
-
-import numpy as np
-import torch
-from torch import Tensor
-
+from tandem.compile import rows
 from tandem.compile.profile import Format
+from tandem.compile.rows import ITEM_BYTES, SAFETENSORS, pack
 from tandem.errors import UsageError
 
-SAFETENSORS: dict[Format, str] = {"fp32": "F32", "bf16": "BF16"}
-ITEM_BYTES: dict[Format, int] = {"fp32": 4, "bf16": 2}
+__all__ = ["ITEM_BYTES", "SAFETENSORS", "pack", "require", "stored_bytes", "stored_shape"]
 
 
 def require(form: Format) -> None:
@@ -27,17 +22,10 @@ def require(form: Format) -> None:
 def stored_shape(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
     """A parameter keeps its shape."""
     require(form)
-    return shape
+    return rows.stored_shape(shape, form)
 
 
 def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
     """Size of a parameter as stored."""
     require(form)
-    return prod(shape) * ITEM_BYTES[form]
-
-
-def pack(weight: Tensor, form: Format) -> np.ndarray:
-    """A parameter as stored, bf16 as uint16 bits."""
-    if form == "bf16":
-        return weight.to(torch.bfloat16).contiguous().cpu().view(torch.uint16).numpy()
-    return weight.float().contiguous().cpu().numpy()
+    return rows.stored_bytes(shape, form)

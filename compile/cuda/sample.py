@@ -6,7 +6,7 @@ No part of a model: it is written launch by launch. docs/sampling.md defines wha
 from __future__ import annotations
 
 from tandem.compile.assembly import Operand
-from tandem.compile.compose import field_operand
+from tandem.compile.binding import field_operand
 from tandem.compile.cuda.lowering import CudaLowering
 from tandem.kernels.cuda.sample_filter import sample_bins_work, sample_gather_work, sample_settle_work
 from tandem.kernels.cuda.sample_logits import (

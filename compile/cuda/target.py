@@ -15,6 +15,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.compose import Composer
 from tandem.compile.cuda import entries, rows
 from tandem.compile.cuda.composer import CudaComposer, geometry
+from tandem.compile.drafters import Drafter
 from tandem.compile.examine import StagedCuda, StagedProgram
 from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.profile import Profile
@@ -94,11 +95,13 @@ class CudaTarget:
             rows.require(form)
 
     @property
-    def drafts(self) -> bool:
-        return False
+    def drafters(self) -> tuple[str, ...]:
+        return ()
 
-    def geometry(self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: bool = False) -> Geometry:
-        assert not drafter
+    def geometry(
+        self, spec: LlamaSpec, profile: Profile, context_length: int, *, drafter: Drafter | None = None
+    ) -> Geometry:
+        assert drafter is None
         return geometry(spec, profile, context_length)
 
     def num_programs(self, geometry: Geometry) -> int:

@@ -1,7 +1,8 @@
 """DFlash2 (z-lab): a block of tokens drafted in one pass, from what the target thought of the tokens before.
 
-Written as parts that are traced one by one and composed: to sync, Fuse and a Context per layer; to draft, `llama.Embed`
-with the target's embedding, a Block per layer and Lattice with the target's head. Plain PyTorch whose every reduction
+Written as parts that are traced one by one and composed: in the target's passes a Tap per stream that is read; to sync,
+Fuse and a Context per layer; to draft, `llama.Embed` with the target's embedding, a Block per layer and Lattice with
+the target's head. Plain PyTorch whose every reduction
 is an operator of `tandem.kernels`. Letters: R rows, H hidden_size, D head_dim, G kv heads, W tap_width, K taps of the
 convolutions, S delta_size, J selector_rank, k selector_top_k, V vocabulary, O slots (rows but the anchors), C positions
 of the rope tables, L lanes, B pages of a lane.
@@ -26,6 +27,7 @@ from tandem.kernels import (
     linear,
     rms_norm,
     rotary,
+    scatter_sum,
     swiglu,
     top_k,
 )
@@ -45,6 +47,14 @@ class Pass(NamedTuple):
     block_table: Tensor  # [L, B]
     cos: Tensor  # [C, D / 2]
     sin: Tensor  # [C, D / 2]
+
+
+class Tap(nn.Module):
+    """The residual stream between two layers of the target, left for the drafter in its columns of the ring."""
+
+    def forward(self, h: Tensor, delta: Tensor, taps: Tensor, tap_out: Tensor) -> None:
+        """h and delta [R, H], whose sum it is; taps [any, H], tap_out [R] int32, its row for each, -1 for none."""
+        scatter_sum(h, delta, taps, tap_out)
 
 
 class Fuse(nn.Module):
@@ -70,13 +80,17 @@ class Keeper(nn.Module):
         self.kv = parameter(2 * spec.key_value_size, spec.hidden_size)
         self.k_norm = parameter(spec.head_dim)
 
-    def keep(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
-        """x [R, H], k_cache [P, G, D, T], v_cache [P, G, T, D]"""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [R, H] -> keys, not turned yet, and values [R, G, D]."""
         spec, rows = self.spec, x.shape[0]
         kv = linear(x, self.kv, None)
         k = kv[:, : spec.key_value_size].view(rows, spec.num_key_value_heads, spec.head_dim)
         v = kv[:, spec.key_value_size : kv.shape[1]].view(rows, spec.num_key_value_heads, spec.head_dim)
-        k = rotary(rms_norm(k, self.k_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
+        return rms_norm(k, self.k_norm, spec.rms_norm_eps), v
+
+    def keep(self, k: Tensor, v: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
+        """k and v as `project` gives them; k_cache [P, G, D, T], v_cache [P, G, T, D]."""
+        k = rotary(k, inputs.cos, inputs.sin, inputs.position)
         kv_write(k, v, k_cache, v_cache, inputs.lane, inputs.slot, inputs.block_table)
 
 
@@ -85,7 +99,7 @@ class Context(Keeper):
 
     def forward(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> None:
         """x [R, H], what Fuse gave; k_cache [P, G, D, T], v_cache [P, G, T, D]"""
-        self.keep(x, inputs, k_cache, v_cache)
+        self.keep(*self.project(x), inputs, k_cache, v_cache)
 
 
 class Block(Keeper):
@@ -135,9 +149,11 @@ class Block(Keeper):
 
     def attend(self, x: Tensor, inputs: Pass, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         spec, rows = self.spec, x.shape[0]
-        self.keep(x, inputs, k_cache, v_cache)
         q = linear(x, self.q, None).view(rows, spec.num_attention_heads, spec.head_dim)
-        q = rotary(rms_norm(q, self.q_norm, spec.rms_norm_eps), inputs.cos, inputs.sin, inputs.position)
+        q, (k, v) = rms_norm(q, self.q_norm, spec.rms_norm_eps), self.project(x)
+        # Both rotations and the write stand together, where one kernel does all three.
+        q = rotary(q, inputs.cos, inputs.sin, inputs.position)
+        self.keep(k, v, inputs, k_cache, v_cache)
         mixed = block_attention(
             q,
             k_cache,
@@ -167,15 +183,17 @@ class Lattice(nn.Module):
 
     def forward(
         self, h: Tensor, delta: Tensor, inputs: Pass, token: Tensor, output_row: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """h and delta [R, H], token [R], output_row [O] -> ids and logits [O, k], lse [O], score [O, k, k], walk [O].
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """h and delta [R, H], token [R], output_row [O] -> logits [O, V], and of the likeliest ids and logits [O, k],
+        lse [O], score [O, k, k], walk [O].
 
         score[o, p, c]: the logit of c, and how well it follows p of the slot before; walk: places in a row of ids.
         """
         h, delta = gather_rows(h, output_row), gather_rows(delta, output_row)
         _, x = add_rms_norm(h, delta, self.final_norm, self.spec.rms_norm_eps)
-        candidate, unary, lse = top_k(linear(x, self.head, None), self.spec.selector_top_k)
+        logits = linear(x, self.head, None)
+        candidate, unary, lse = top_k(logits, self.spec.selector_top_k)
         where = (output_row, inputs.position, inputs.prefix)
         gate = linear(x, self.gate, None)
         score = lattice_scores(candidate, unary, gate, token, *where, self.predecessor, self.successor)
-        return candidate, unary, lse, score, lattice_walk(score, *where)
+        return logits, candidate, unary, lse, score, lattice_walk(score, *where)

@@ -101,7 +101,7 @@ class ReferenceDrafter:
         for block, caches in zip(self.blocks, self.caches, strict=True):
             h, delta = block(h, delta, inputs, *caches)
         slots = _int32([i for i in range(len(lane)) if i % size])
-        found = self.lattice(h, delta, inputs, token, slots)
+        _, *found = self.lattice(h, delta, inputs, token, slots)
         return [Drafted(*parts) for parts in zip(*(part.split(size - 1) for part in found), strict=True)]
 
     def _pass(self, position: Sequence[int], lane: Sequence[int], prefix: Sequence[int]) -> dflash2.Pass:

@@ -1,6 +1,7 @@
 """Where a DFlash2 drafter's parameters come from: the published layout of its checkpoint, all checked before a read.
 
-Knows nothing of files. Parameters are named as those of `dflash2`'s modules, a layer's below `layers.N.`.
+Knows nothing of files. Parameters are named as those of `dflash2`'s modules, a layer's below `layers.N.`; beside a
+target's all of them stand below `draft.`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ from torch import Tensor
 
 from tandem.compile.models.dflash2_config import Dflash2Spec
 from tandem.compile.models.sources import Shape, Source, TensorSource
+from tandem.compile.models.spec import LlamaSpec
 from tandem.compile.models.stored import listed, match, read_sources
+from tandem.compile.models.weights import weight_name as targets_name
 from tandem.errors import CheckpointError
 
+COS, SIN = "draft.rope.cos", "draft.rope.sin"
+"""Its rotary tables, beside a target's."""
 IN, OUT = 0, 1
 """Sides of a sublayer, as the checkpoint lays out its convolution."""
+
+
+def weight_name(target: LlamaSpec, name: str, layer: int | None = None) -> str:
+    """The full name of a module's parameter beside the target's, whose embedding and head are its own."""
+    if layer is not None:
+        return f"draft.layers.{layer}.{name}"
+    return targets_name(target, name) if name in ("embedding", "head") else f"draft.{name}"
 
 
 def drafter_sources(spec: Dflash2Spec) -> dict[str, Source]:

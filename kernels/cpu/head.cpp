@@ -28,6 +28,18 @@ struct ScatterArgs {
   int64_t width;
 };
 
+struct SumArgs {
+  const int32_t* count;
+  const float* x;
+  int64_t x_stride;
+  const float* delta;
+  int64_t delta_stride;
+  float* ring;
+  int64_t ring_stride;
+  const int32_t* tap_out;
+  int64_t width;
+};
+
 struct ArgmaxArgs {
   const int32_t* count;
   const float* logits;
@@ -60,6 +72,17 @@ TDM_KERNEL(scatter_rows, ScatterArgs, "<count <x =x_stride !ring <tap_out =width
   for (int64_t i = tasks.begin; i < tasks.end; ++i)
     if (a.tap_out[i] >= 0)
       std::memcpy(a.ring + a.tap_out[i] * a.width, a.x + i * a.x_stride, static_cast<size_t>(a.width) * sizeof(float));
+}
+
+TDM_KERNEL(scatter_sum, SumArgs, "<count <x =x_stride <delta =delta_stride !ring =ring_stride <tap_out =width") {
+  const Range tasks = share(*a.count, part);
+  for (int64_t i = tasks.begin; i < tasks.end; ++i) {
+    if (a.tap_out[i] < 0) continue;
+    const float *x = a.x + i * a.x_stride, *delta = a.delta + i * a.delta_stride;
+    float* y = a.ring + a.tap_out[i] * a.ring_stride;
+    for (int64_t j = 0; j < a.width; j += kLanes)
+      store_n(y + j, load_n(x + j, a.width - j) + load_n(delta + j, a.width - j), a.width - j);
+  }
 }
 
 // The lowest id wins a tie, and then the gap is zero.

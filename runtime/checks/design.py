@@ -18,8 +18,6 @@ SCRIPTED = ("wrong", "half", "right")
 
 DRAFTERS = ("none", *SCRIPTED, "mixed", "lookup")
 """`mixed` has a round of every sort behind every other, so its rounds are narrow: an answer holds many of them."""
-MODEL = "mtp"
-"""The drafter of a bundle that has one of its own."""
 SHAPES = ("chain", "tree")
 MAX_LANES = 4
 WIDE = 8

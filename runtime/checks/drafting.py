@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from tandem.keys import Kind
 from tandem.runtime.checks.lab import Lab, digest
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
-from tandem.runtime.rows import DraftSpan, draft_rows
+from tandem.runtime.rows import DraftSpan, block_rows, draft_rows
 
 
 class DraftLab:
-    """Passes of the drafter of `lab`'s executor. The row at a position is given the token behind it, and a tap."""
+    """Passes of the drafter of `lab`'s executor. The row at a position is given a tap, and the token that its drafter
+    takes there: of chains the one behind it."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -48,11 +49,24 @@ class DraftLab:
                 bits.append(more)
         return found
 
+    def blocks(self, lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int]) -> list[str]:
+        """A digest for the block of each lane, all drafted together, behind an anchor at position `starts`."""
+        bits = self.slots(lanes, starts, anchors)
+        each = len(bits) // len(lanes)
+        return [digest("".join(bits[i : i + each]).encode()) for i in range(0, len(bits), each)]
+
+    def slots(self, lanes: Sequence[int], starts: Sequence[int], anchors: Sequence[int]) -> list[str]:
+        """The same of each guessed token, lane by lane."""
+        drafter = self._lab.executor.geometry.drafter
+        assert drafter is not None and drafter.block is not None
+        return digests(self._run(block_rows(lanes, starts, anchors, drafter.block, self._lab.table)))
+
     def _run(self, rows: DraftRows, kind: Kind = Kind.DRAFT) -> DraftOutcome:
         return self._lab.executor.draft(kind, rows)
 
 
 def digests(outcome: DraftOutcome) -> list[str]:
-    """One for each output row: its tokens, their logits and the sum."""
-    rows = zip(outcome.token, outcome.logit, outcome.lse, strict=True)
-    return [digest(token.tobytes() + logit.tobytes() + lse.tobytes()) for token, logit, lse in rows]
+    """One for each output row: its tokens, their logits and the sum, of a block also its scores and its walk."""
+    fields = (outcome.token, outcome.logit, outcome.lse, outcome.score, outcome.walk)
+    rows = zip(*(field for field in fields if field is not None), strict=True)
+    return [digest(b"".join(part.tobytes() for part in row)) for row in rows]

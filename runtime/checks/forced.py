@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
-from tandem.runtime.checks.design import MODEL
 from tandem.runtime.checks.orders import every_order
-from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.drafters.base import MODELS, Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.tree import DraftTree
@@ -69,8 +68,13 @@ class FixedWidth:
 
     def _pick(self, trees: list[DraftTree]) -> DraftTree:
         if self._shape == "chain":
-            trees = [tree for tree in trees if tree.is_chain]
+            trees = [_line(tree) for tree in trees]
         return max(trees, key=len, default=DraftTree.root(0))
+
+
+def _line(tree: DraftTree) -> DraftTree:
+    """The first child of the anchor, its first child, and so on: of likelier children first, the likeliest line."""
+    return tree.truncate(next((i for i, parent in enumerate(tree.parents) if parent != i - 1), len(tree)))
 
 
 def shares(rows: int, lanes: int) -> list[int]:
@@ -85,7 +89,7 @@ def forced_drafters(
 
     `answers` are the plain answers by prompt.
     """
-    if name in ("none", MODEL) or width < 2:
+    if name in ("none", *MODELS) or width < 2:
         return None
     if name == "lookup":
         return lookup_drafters()

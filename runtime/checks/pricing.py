@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import DRAFTER_KINDS, Kind, context_classes
 from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.executor.base import DraftRows, Executor, Moves, Rows
-from tandem.runtime.rows import Span, extend_rows
+from tandem.runtime.rows import Span, block_rows, extend_rows
 
 VERIFY_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 COMMIT_ROWS = (1, 16)
@@ -42,6 +43,8 @@ def row_counts(kind: Kind, executor: Executor, bound: int = 0) -> tuple[int, ...
     if kind is Kind.EXTEND:
         return tuple(sorted({1, 2, min(4, g.max_rows), min(32, g.max_rows), g.max_rows}))
     if kind in DRAFTER_KINDS:
+        if kind is Kind.DRAFT and (block := _block(executor)):
+            return tuple(block.rows * lanes for lanes in range(1, g.draft_lanes + 1))
         counts = DRAFT_ROWS if kind is Kind.DRAFT else (*DRAFT_ROWS, g.max_rows)
         return tuple(sorted({min(rows, g.max_rows) for rows in counts}))
     return COMMIT_ROWS if kind is Kind.COMMIT else tuple(r for r in VERIFY_ROWS if r <= g.max_outputs)
@@ -131,6 +134,10 @@ def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> floa
     after = range(context + 1, context + num_rows + 1)
     if kind is Kind.COMMIT:
         return executor.commit(Moves(zeros, after, place, table, range(num_rows), slots))
+    if kind is Kind.DRAFT and (block := _block(executor)):  # each lane's over pages of its own
+        lanes = range(num_rows // block.rows)
+        pages = np.concatenate([(table + lane) % executor.num_pages for lane in lanes])
+        return executor.draft(kind, block_rows(lanes, [context] * len(lanes), tokens[: len(lanes)], block, pages)).ms
     if kind in DRAFTER_KINDS:  # guesses of a row a lane, as all passes of a chain but the first are
         wanted = range(max(0, num_rows - g.max_lanes), num_rows if kind is Kind.DRAFT else 0)
         return executor.draft(kind, DraftRows(tokens, place, zeros, place, after, range(num_rows), table, wanted)).ms
@@ -141,3 +148,9 @@ def pass_ms(executor: Executor, kind: Kind, num_rows: int, context: int) -> floa
         rows.prefix = [context] * num_rows
         rows.ancestor = [range(context, context + row + 1) for row in range(num_rows)]
     return executor.run(kind, rows).ms
+
+
+def _block(executor: Executor) -> BlockGeometry | None:
+    """Of a drafter that guesses blocks."""
+    drafter = executor.geometry.drafter
+    return drafter.block if drafter else None

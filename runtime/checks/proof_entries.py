@@ -13,7 +13,8 @@ from tandem.artifacts.io import Geometry
 from tandem.keys import MAX_TREE_ROWS, TARGET_KINDS, Kind
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, token_ids
 from tandem.runtime.checks.proof import CHUNKS, TEXT, Proof, Report, random_tree
-from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_blocks import BlocksProof
+from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.proof_draws import DrawsProof
 from tandem.runtime.checks.proof_rounds import RoundsProof
 from tandem.runtime.executor.base import Executor
@@ -36,8 +37,8 @@ def prove(lab: Lab, advance: Callable[[str], None] = lambda name: None) -> Repor
     report = Proof(lab, advance).run()
     if lab.slots:
         RoundsProof(lab, report, advance).run()
-    if lab.executor.geometry.drafter:
-        DraftsProof(lab, report, advance).run()
+    if drafter := lab.executor.geometry.drafter:
+        (BlocksProof if drafter.block else ChainsProof)(lab, report, advance).run()
     if lab.executor.entries:
         EntriesProof(lab.executor, report, advance).run()
     if lab.executor.geometry.draws:

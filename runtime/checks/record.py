@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.errors import TandemError, UsageError
-from tandem.prices import PriceModel
+from tandem.keys import DRAFTER_KINDS, FIRST_CONTEXT_CLASS, Kind
+from tandem.prices import LEAST_MS, PriceModel
 from tandem.runtime.checks.recording import Recording, Text
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.engine import Engine
+from tandem.runtime.executor.base import Executor
 from tandem.runtime.loading import lane_pages, open_executor
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling
 from tandem.tree import DraftTree
@@ -106,9 +108,7 @@ def record_texts(
     longest = max(len(ids) for _, ids, _ in prompts) + num_tokens
     num_pages = min(lane_pages(bundle.geometry, longest), lane_pages(bundle.geometry, bundle.geometry.context_length))
     executor = open_executor(bundle, threads=threads, num_pages=num_pages, num_slots=1)
-    kept = Kept()
-    prices = PriceModel(bundle.prices)
-    engine = Engine(executor, drafters=lookup_drafters(), models=True, prices=prices, router=kept, max_lanes=1)
+    engine, kept = recorder(executor)
     try:
         texts = []
         for number, (workload, ids, stop_ids) in enumerate(prompts):
@@ -120,6 +120,14 @@ def record_texts(
         engine.close()
     about = {"model": bundle.manifest.name, "content_id": bundle.manifest.content_id, "temperature": temperature}
     return Recording(texts, bundle.prices, executor.num_slots > 0, about)
+
+
+def recorder(executor: Executor) -> tuple[Engine, Kept]:
+    """An engine of one lane that drafts whatever there is at every position, as if a model's passes were free."""
+    free = {kind: {"1": LEAST_MS} for kind in DRAFTER_KINDS}
+    passes = {kind: {"1": 1.0} for kind in (Kind.EXTEND, Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)}
+    prices, kept = PriceModel({str(FIRST_CONTEXT_CLASS): passes | free}, live=False), Kept()
+    return Engine(executor, drafters=lookup_drafters(), models=True, prices=prices, router=kept, max_lanes=1), kept
 
 
 def record(engine: Engine, kept: Kept, request: Request, name: str, workload: str) -> Text:

@@ -13,14 +13,14 @@ from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
-from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, MODEL, SCRIPTED, SHAPES, Case, all_widths, design, lengths
+from tandem.runtime.checks.design import DRAFTERS, MAX_LANES, SCRIPTED, SHAPES, Case, all_widths, design, lengths
 from tandem.runtime.checks.forced import FixedWidth, forced_drafters, shares
 from tandem.runtime.checks.lab import KEPT_BYTES, Lab, pages_for, token_ids
 from tandem.runtime.checks.prompts import last
 from tandem.runtime.checks.proof_entries import prove, text_tokens
 from tandem.runtime.checks.spec_report import SpecReport
 from tandem.runtime.checks.watch import Recording, Watch
-from tandem.runtime.drafters.base import Drafter
+from tandem.runtime.drafters.base import MODELS, Drafter, model_of
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.request import FinishReason, Request, Sampling
@@ -84,7 +84,7 @@ class Spec:
         self._executors: dict[Threads, Watch] = {}
         self._plain: dict[Ask, Recording] = {}
         levels = {
-            "drafter": (*DRAFTERS, MODEL) if geometry.drafter else DRAFTERS,
+            "drafter": (*DRAFTERS, own) if (own := model_of(geometry)) else DRAFTERS,
             "shape": SHAPES,
             "prompt": tuple(prompts),
             "length": sizes,
@@ -131,7 +131,7 @@ class Spec:
         answers = {recording.prompt: [*recording.ids, *beyond] for recording in wanted}
         drafters = forced_drafters(case.drafter, case.shape, share, answers, self._geometry.vocab_size)
         router = FixedWidth(case.width, case.shape)
-        models = case.drafter == MODEL
+        models = case.drafter in MODELS
         found = self._serve(asks, self._executor(case.threads), drafters, router, case.chunk, models=models)
         for lane, (one, other) in enumerate(zip(wanted, found, strict=True)):
             report.compare(number, case, lane, one, other)

@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tandem.artifacts.io import Geometry
+from tandem.errors import UsageError
 from tandem.tree import DraftTree
 
-MODELS = frozenset(("mtp", "block"))
+MTP, BLOCK = "mtp", "block"
+WORDED = {MTP: "a drafting layer", BLOCK: "a block drafter"}
+"""What a user is told that these are."""
+MODELS = frozenset(WORDED)
 """Sources of drafters that are models, which a round has to ask and wait for; all others copy, and cost nothing."""
 
 
@@ -42,3 +47,18 @@ class Drafter(Protocol):
     def end(self) -> None:
         """The text is over, whatever ended it; nothing more is asked."""
         ...
+
+
+def model_of(geometry: Geometry) -> str | None:
+    """The source of the drafter that a bundle has of its own, one of MODELS, or None."""
+    if geometry.drafter is None:
+        return None
+    return BLOCK if geometry.drafter.block else MTP
+
+
+def require_model(asked: str, geometry: Geometry) -> None:
+    """UsageError where a user asks one of MODELS to draft that a bundle of `geometry` does not have."""
+    own = model_of(geometry)
+    if asked in MODELS and asked != own:
+        there = f"{WORDED[own]}: give --drafter {own}, or leave it out" if own else "none of its own; leave it out"
+        raise UsageError(f"--drafter {asked} is for bundles with {WORDED[asked]} and this one has {there}")

@@ -1,39 +1,49 @@
-"""Chains of guesses, all lanes' side by side: a pass for each depth, as long as another one pays.
+"""How an MTP layer drafts: chains of guesses, all lanes' side by side, a pass for each depth as long as another pays.
 
 Knows nothing of which lanes draft, of the ring's other rows or of texts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tandem.keys import Kind
-from tandem.runtime.drafters.mtp import MtpDrafter
+from tandem.runtime.drafters.base import MTP
+from tandem.runtime.drafters.mtp import MtpDrafter, Options
 from tandem.runtime.drafters.passes import DraftPasses, Prices
+from tandem.runtime.drafters.prob_deciles import ProbDeciles
+from tandem.runtime.drafters.reader import Seat
 from tandem.runtime.drafters.taps import TapRing
+from tandem.runtime.executor.base import DraftOutcome
 from tandem.runtime.rows import DraftSpan
 
 CHAIN = 4
 """The deepest chain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A drafter and how deep its chain may be, at least 1."""
-
-    drafter: MtpDrafter
-    depth: int
+ROUNDING = 1e-3
+"""By how much a logit may be above the log of the sum of all exponentials, both being rounded."""
 
 
 class Chains:
     """`lose` hears of drafters whose layer gave what is no guess."""
 
+    source, kept = MTP, 1
+
     def __init__(self, passes: DraftPasses, ring: TapRing, prices: Prices, lose: Callable[[MtpDrafter], None]) -> None:
         self._passes, self._ring, self._prices, self._lose = passes, ring, prices, lose
+        self._deciles = ProbDeciles()
 
-    def draft(self, seats: Sequence[Seat], num_lanes: int) -> None:
-        """Guesses for each of `seats`, of a round of `num_lanes`. All that is pending fits in a pass."""
+    def drafter(self, lane: int) -> MtpDrafter:
+        return MtpDrafter(lane, self._ring.claim, self._deciles)
+
+    def depth(self, share: int) -> int:
+        return min(CHAIN, share)
+
+    def paying(self, seats: Sequence[Seat[MtpDrafter]], num_lanes: int) -> Sequence[Seat[MtpDrafter]]:
+        """All: what a chain is worth is known when it has begun."""
+        return seats
+
+    def draft(self, seats: Sequence[Seat[MtpDrafter]], num_lanes: int) -> None:
         stake = Stake(self._prices, max(len(seat.drafter.ids) for seat in seats), num_lanes)
         spans = [seat.drafter.backlog(len(seat.drafter.pending), self._own(seat, 0)) for seat in seats]
         going = self._deepened(seats, spans, stake, 1)
@@ -45,10 +55,12 @@ class Chains:
             spans = [seat.drafter.ahead(self._own(seat, turn - 1), self._own(seat, turn)) for seat in going]
             going = self._deepened(going, spans, stake, turn + 1)
 
-    def _deepened(self, seats: Sequence[Seat], spans: Sequence[DraftSpan], stake: Stake, depth: int) -> list[Seat]:
+    def _deepened(
+        self, seats: Sequence[Seat[MtpDrafter]], spans: Sequence[DraftSpan], stake: Stake, depth: int
+    ) -> Sequence[Seat[MtpDrafter]]:
         """Guesses of this depth behind `spans`; those of `seats` that another pass is for, none if it does not pay."""
-        going, hope = list[Seat](), 0.0
-        for seat, options in zip(seats, self._passes.draft(spans), strict=True):
+        going, hope = list[Seat[MtpDrafter]](), 0.0
+        for seat, options in zip(seats, options_of(self._passes.draft(spans), self._passes.vocab_size), strict=True):
             if not options:
                 self._lose(seat.drafter)
                 continue
@@ -60,8 +72,22 @@ class Chains:
         stake.paid(len(spans))
         return going if going and stake.raised_by(hope, len(going)) else []
 
-    def _own(self, seat: Seat, turn: int) -> int:
+    def _own(self, seat: Seat[MtpDrafter], turn: int) -> int:
         return self._ring.own(seat.drafter.lane, turn)
+
+
+def options_of(outcome: DraftOutcome, vocab_size: int) -> list[Options]:
+    """Tokens with their probabilities, of each output; none at all where one is out of the vocabulary or a number is
+    none."""
+    given = zip(outcome.token.tolist(), outcome.logit.tolist(), outcome.lse.tolist(), strict=True)
+    return [_options(tokens, logits, lse, vocab_size) for tokens, logits, lse in given]
+
+
+def _options(tokens: list[int], logits: list[float], lse: float, vocab_size: int) -> Options:
+    sound = math.isfinite(lse) and all(logit <= lse + ROUNDING for logit in logits)
+    if not sound or min(tokens) < 0 or max(tokens) >= vocab_size:
+        return []
+    return [(token, math.exp(min(logit - lse, 0.0))) for token, logit in zip(tokens, logits, strict=True)]
 
 
 class Stake:

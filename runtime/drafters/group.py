@@ -10,14 +10,15 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime.drafters.base import Drafter
-from tandem.runtime.drafters.chain import CHAIN, Chains, Seat
-from tandem.runtime.drafters.mtp import MtpDrafter
+from tandem.runtime.drafters.blocks import Blocks
+from tandem.runtime.drafters.chain import Chains
 from tandem.runtime.drafters.passes import DraftPasses, Prices
-from tandem.runtime.drafters.prob_deciles import ProbDeciles
+from tandem.runtime.drafters.reader import Seat, TapReader
+from tandem.runtime.drafters.strategy import Strategy
 from tandem.runtime.drafters.taps import TapRing
 from tandem.runtime.executor.base import Executor, Outcome, Rows
 from tandem.runtime.meter import Lost, Meter
@@ -51,32 +52,56 @@ class Decoding(Protocol):
 class DraftGroup:
     """Drafts over the executor of an engine, which has a drafter, whose lanes' pages stand in `pages`.
 
-    An exception or a guess that is none costs its lanes the model for the request, and nothing else.
+    A `frugal` one drafts for no lane for which that cannot pay at `prices`, whatever the router wants. An exception or
+    a guess that is none costs its lanes the model for the request, and nothing else.
     """
 
-    def __init__(self, executor: Executor, pages: PageTable, *, turns: Turns, prices: Prices, meter: Meter) -> None:
-        facts = executor.geometry.drafter
+    def __init__(
+        self,
+        executor: Executor,
+        pages: PageTable,
+        *,
+        turns: Turns,
+        prices: Prices,
+        meter: Meter,
+        frugal: bool = False,
+    ) -> None:
+        g, facts = executor.geometry, executor.geometry.drafter
         assert facts is not None, "there is one only over a bundle with a drafter"
         self._executor, self._turns, self._prices, self._meter = executor, turns, prices, meter
-        self._ring = TapRing(facts.tap_rows, executor.geometry.max_lanes)
-        self._passes = DraftPasses(executor, pages, prices, meter)
-        self._chains = Chains(self._passes, self._ring, prices, self._unsound)
-        self._deciles = ProbDeciles()
+        self._frugal = frugal
+        self._ring = ring = TapRing(facts.tap_rows, g.max_lanes)
+        self._passes = passes = DraftPasses(executor, pages, prices, meter)
+        self._strategy: Strategy[Any] = Chains(passes, ring, prices, self._unsound)
+        self._longest = g.context_length  # text over which there is room to draft
+        if block := facts.block:
+            most = min(g.verify_rows, g.max_outputs)
+            self._strategy = Blocks(passes, block, most, prices, ring.claim, self._unsound)
+            self._longest = min(g.context_length, block.context_length) - block.rows + 1
         self._members: dict[int, Member] = {}
         self._usual = math.inf  # tokens of an answer that is long enough; most end long before they have to
+
+    @property
+    def source(self) -> str:
+        """Of its trees."""
+        return self._strategy.source
 
     @property
     def num_free_taps(self) -> int:
         return self._ring.num_free
 
-    def open(self, lane: int, num_prompt: int, max_length: int) -> MtpDrafter | None:
+    def open(self, lane: int, num_prompt: int, max_length: int) -> Drafter | None:
         """The drafter of `lane`, whose text may have `max_length` ids; None if its request is to go without."""
         if max_length - num_prompt < LEAST_TOKENS:
             return None
+        if num_prompt >= self._longest:
+            self._meter.lost.add(Lost.CONTEXT)
+            return None
+        max_length = min(max_length, self._longest)
         if not self._pays(num_prompt, num_prompt, max_length - num_prompt):
             self._meter.lost.add(Lost.TURN)
             return None
-        drafter = MtpDrafter(lane, self._deciles, self._ring.claim)
+        drafter: TapReader = self._strategy.drafter(lane)
         self._members[lane] = Member(drafter, max_length)
         return drafter
 
@@ -95,22 +120,24 @@ class DraftGroup:
             rows.tap_out = self._ring.place([lane in self._members for lane in rows.lane])
         return self._executor.run(kind, rows)
 
-    def seats(self, lanes: Sequence[Decoding], most: int) -> list[Seat]:
-        """Who of `lanes` may draft in the round at hand, in which `most` nodes are to be drafted."""
-        depth, seats = min(CHAIN, most // len(lanes)), list[Seat]()
+    def seats(self, lanes: Sequence[Decoding], most: int) -> Sequence[Seat[Any]]:
+        """Who of `lanes` is to draft in the round at hand, in which `most` nodes may be drafted."""
+        depth, seats = self._strategy.depth(most // len(lanes)), list[Seat[Any]]()
         for lane in lanes:
             if member := self._members.get(lane.index):
                 if lane.model is None:  # an exception of its own, so it hears of nothing any more
                     self._lose(lane.index, Lost.FAILED)
+                elif member.num_left < 0:
+                    self._lose(lane.index, Lost.CONTEXT)
                 elif (steps := min(depth, lane.num_left - 1)) > 0:
                     seats.append(Seat(member.drafter, steps))
-        return seats
+        return self._strategy.paying(seats, len(lanes)) if seats and self._frugal else seats
 
-    def draft(self, seats: Sequence[Seat], num_lanes: int) -> None:
+    def draft(self, seats: Sequence[Seat[Any]], num_lanes: int) -> None:
         """Guesses for the round at hand, which has `num_lanes` lanes."""
         try:
-            self._catch_up([seat.drafter for seat in seats], self._passes.max_rows)
-            self._chains.draft(seats, num_lanes)
+            self._catch_up([seat.drafter for seat in seats], self._strategy.kept * self._passes.max_rows)
+            self._strategy.draft(seats, num_lanes)
         except Exception:
             self._fail([seat.drafter.lane for seat in seats])
 
@@ -122,14 +149,16 @@ class DraftGroup:
         """
         while sum(lane in self._members for lane in lanes) > self._ring.num_free:
             behind = max(self._members.values(), key=lambda member: len(member.drafter.pending))
-            drafter, backlog = behind.drafter, len(behind.drafter.pending) - 1
-            if backlog < 1:
+            drafter, backlog = behind.drafter, len(behind.drafter.pending) - self._strategy.kept
+            if behind.num_left < 0:
+                self._lose(drafter.lane, Lost.CONTEXT)
+            elif backlog < 1:
                 self._lose(max(self._members, key=lanes.count), Lost.BEHIND)
             elif not self._pays(len(drafter.ids), backlog, behind.num_left):
                 self._lose(drafter.lane, Lost.BEHIND)
             else:
                 try:
-                    self._catch_up([drafter], 1)
+                    self._catch_up([drafter], self._strategy.kept)
                 except Exception:
                     self._fail([drafter.lane])
 
@@ -137,19 +166,19 @@ class DraftGroup:
         sync_ms = self._prices.ms(context, Kind.SYNC, MAX_TREE_ROWS) / MAX_TREE_ROWS
         return self._turns.turn_pays(context, backlog, min(num_left, self._usual), sync_ms)
 
-    def _catch_up(self, drafters: Sequence[MtpDrafter], most: int) -> None:
-        """Reads the oldest of what is pending of `drafters`, until `most` rows are: of each the last one is left."""
+    def _catch_up(self, drafters: Sequence[TapReader], most: int) -> None:
+        """Reads the oldest of what is pending of `drafters`, until `most` rows are: of each what is kept is left."""
         while (over := sum(len(drafter.pending) for drafter in drafters) - most) > 0:
-            room, spans = min(over, self._passes.max_rows), list[tuple[MtpDrafter, int]]()
+            room, spans = min(over, self._passes.max_rows), list[tuple[TapReader, int]]()
             for drafter in drafters:
-                if count := min(len(drafter.pending) - 1, room):
+                if count := min(len(drafter.pending) - self._strategy.kept, room):
                     spans.append((drafter, count))
                     room -= count
             self._passes.sync([drafter.backlog(count) for drafter, count in spans])
             for drafter, count in spans:
                 self._ring.give(drafter.read(count))
 
-    def _unsound(self, drafter: MtpDrafter) -> None:
+    def _unsound(self, drafter: TapReader) -> None:
         log.warning("the model drafter gave what is no guess; its lane goes on without")
         self._lose(drafter.lane, Lost.FAILED)
 
@@ -170,9 +199,9 @@ class DraftGroup:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A lane's drafter; its text has at most `max_length` ids."""
+    """A lane's drafter, over whose text it drafts as long as there are at most `max_length` ids."""
 
-    drafter: MtpDrafter
+    drafter: TapReader
     max_length: int
 
     @property

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
+from tandem.runtime.drafters.base import BLOCK
 from tandem.tree import DraftTree
 
-SOURCE = "block"
 TEMPERATURE = 1.4
 """At which scores are read for the router: a lattice is surer of itself than it is right."""
 Mode = Literal["paths", "nodes"]
@@ -65,19 +65,21 @@ class Lattice:
             tokens.append(self._tokens[slot][index])
             path.append(reach)
             row = (slot + 1) * self._k + index
-        return DraftTree.chain(self._anchor, tokens, path, SOURCE)
+        return DraftTree.chain(self._anchor, tokens, path, BLOCK)
 
-    def tree(self, max_nodes: int, mode: Mode = "paths") -> DraftTree:
-        """The greedy walk, and as many nodes more as `max_nodes` leaves room for.
+    def tree(self, max_nodes: int, mode: Mode = "paths", least: float = 0.0) -> DraftTree:
+        """The greedy walk, and as many nodes more as `max_nodes` leaves room for; none with a score below `least`.
 
         "nodes" adds the likeliest ones: no tree of as many nodes around the walk is expected to have more accepted.
         "paths" takes each likely side step and follows it greedily to the lattice's end, as a lone leaf brings one
         token at most.
         """
         k, by_row, ids, last = self._k, self._by_row, self._tokens, self._num_slots * self._k
-        tokens, parents, scores, frontier = self._walk(max_nodes)
+        tokens, parents, scores, frontier = self._walk(max_nodes, least)
         while frontier and len(tokens) <= max_nodes:
             score, row, parent, others = heappop(frontier)
+            if -score < least:
+                break
             if isinstance(others, int):
                 index, others = others, by_row[row].tolist()
                 others[index] = TAKEN
@@ -104,21 +106,23 @@ class Lattice:
                 index = rest.index(chance)
                 heappush(frontier, (reach * (chance - CERTAIN), row, node, index))
                 reach *= chance
-        return DraftTree(tokens, parents, scores, ["root"] + [SOURCE] * (len(tokens) - 1)).arranged()
+                if reach < least:
+                    break
+        return DraftTree(tokens, parents, scores, ["root"] + [BLOCK] * (len(tokens) - 1)).arranged()
 
-    def _walk(self, max_nodes: int) -> tuple[list[int], list[int], list[float], list[Step]]:
-        """Tokens, parents and scores of the greedy walk, and the steps beside it.
+    def _walk(self, max_nodes: int, least: float) -> tuple[list[int], list[int], list[float], list[Step]]:
+        """Tokens, parents and scores of the greedy walk's likely part, and the steps beside it.
 
         Most of these are never looked at: they stand for what they can be at most until they are due.
         """
         walk, k = self._greedy[:max_nodes], self._k
         rows = [0, *[slot * k + index for slot, index in enumerate(walk, 1)]][: len(walk)]
         taken = self._by_row[rows, walk].tolist()
-        tokens = [self._anchor, *[ids[index] for ids, index in zip(self._tokens, walk, strict=False)]]
-        scores = list(accumulate(taken, mul, initial=1.0))
+        scores = [score for score in accumulate(taken, mul, initial=1.0) if score >= least]
+        tokens = [self._anchor, *[ids[index] for ids, index in zip(self._tokens, walk, strict=False)]][: len(scores)]
         steps: list[Step] = [
             (reach * (chance - CERTAIN), row, slot, index)
             for slot, (reach, chance, row, index) in enumerate(zip(scores, taken, rows, walk, strict=False))
         ]
         heapify(steps)
-        return tokens, list(range(-1, len(walk))), scores, steps
+        return tokens, list(range(-1, len(scores) - 1)), scores, steps

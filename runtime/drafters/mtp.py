@@ -1,4 +1,4 @@
-"""One lane's share of an MTP layer's drafts: what the layer has not read yet, what it guessed, the trees of that.
+"""One lane's share of an MTP layer's drafts: what it guessed, the trees of that, what came of it.
 
 An MTP layer reads the target's hidden state of a position and the token behind it, and guesses the token after that
 (DeepSeek-V3, arXiv 2412.19437, section 2.2). Knows nothing of passes, of the ring, of prices or of other lanes.
@@ -6,13 +6,14 @@ An MTP layer reads the target's hidden state of a position and the token behind 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
+from tandem.runtime.drafters.base import MTP
 from tandem.runtime.drafters.prob_deciles import ProbDeciles
+from tandem.runtime.drafters.reader import Claim, TapReader
 from tandem.runtime.rows import DraftSpan
 from tandem.tree import DraftTree
 
-SOURCE = "mtp"
 LEAST = 0.02
 """Chances below it are not drafted, as in `votes`."""
 
@@ -20,41 +21,22 @@ Options = Sequence[tuple[int, float]]
 """Tokens that may come next and the head's probability of each, the likeliest first."""
 
 
-class MtpDrafter:
-    """Drafts a chain of likeliest tokens, and what else is likely beside it, of the `guess`es it is given each round.
+class MtpDrafter(TapReader):
+    """Drafts a chain of likeliest tokens, and what else is likely beside it, of the `guess`es given it each round."""
 
-    `claim` tells where the taps of rows of the last pass lie. `pending` are the places of those that the layer has not
-    read, of positions `first` and on. A drafter that is `lost` keeps and guesses nothing.
-    """
+    BEHIND = 1
 
-    def __init__(self, lane: int, deciles: ProbDeciles, claim: Callable[[Iterable[int]], list[int]]) -> None:
-        self.lane, self._deciles, self._claim = lane, deciles, claim
-        self.ids: list[int] = []
-        self.first = 0
-        self.pending: list[int] = []
-        self.lost = False
+    def __init__(self, lane: int, claim: Claim, deciles: ProbDeciles) -> None:
+        super().__init__(lane, claim)
+        self._deciles = deciles
         self._guesses: list[Options] = []
         self._reach = 1.0
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.ids = list(prompt)
-
-    def backlog(self, count: int, tap_out: int = -1) -> DraftSpan:
-        """The first `count` of `pending` for the layer to read, which leaves its own of the last one in `tap_out`."""
-        after = self.first + 1
-        return DraftSpan(self.lane, self.first, self.ids[after : after + count], self.pending[:count], tap_out)
 
     def ahead(self, tap: int, tap_out: int) -> DraftSpan:
         """The row behind the chain so far, for whose position the layer has left its own in `tap`."""
         depth = len(self._guesses)
         token, _ = self._guesses[-1][0]
         return DraftSpan(self.lane, len(self.ids) - 2 + depth, (token,), (tap,), tap_out)
-
-    def read(self, count: int) -> list[int]:
-        """The layer has read the first `count` of `pending`, whose places are given back."""
-        done, self.pending = self.pending[:count], self.pending[count:]
-        self.first += count
-        return done
 
     def guess(self, options: Options) -> float:
         """What the layer gives behind the chain so far; the chance that the chain is right with one more of them."""
@@ -63,12 +45,11 @@ class MtpDrafter:
         return self._reach
 
     def lose(self) -> list[int]:
-        """Nothing more is asked of it; gives back all places."""
-        self.lost, self._guesses = True, []
-        return self.read(len(self.pending))
+        self._guesses = []
+        return super().lose()
 
     def propose(self, max_nodes: int) -> list[DraftTree]:
-        """The tree and the chain in it, or the chain alone where there is nothing beside it."""
+        """The chain, and beside it what else is likely."""
         tokens, scores, leaves, reach = list[int](), list[float](), list[tuple[int, int, float]](), 1.0
         for depth, options in enumerate(self._guesses[:max_nodes]):
             chances = [(token, reach * self._deciles.rate(prob)) for token, prob in options]
@@ -80,19 +61,12 @@ class MtpDrafter:
             leaves += [(depth, other, chance) for other, chance in others if chance >= LEAST]
         if not tokens:
             return []
-        chain = DraftTree.chain(self.ids[-1], tokens, scores, SOURCE)
-        return [_with_leaves(chain, leaves).truncate(max_nodes + 1), chain] if leaves else [chain]
-
-    def sync(self, rows: Sequence[int]) -> None:
-        if not self.lost:
-            self.pending += self._claim(rows)
+        chain = DraftTree.chain(self.ids[-1], tokens, scores, MTP)
+        return [_with_leaves(chain, leaves).truncate(max_nodes + 1) if leaves else chain]
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)
-        self.ids += tokens
-
-    def end(self) -> None:
-        """Nothing: what the lane held is its group's to take back."""
+        super().observe(tokens)
 
     def _count(self, tokens: Sequence[int]) -> None:
         """Scores the guesses against what came, as far as the chain was right and one further."""
@@ -108,5 +82,5 @@ def _with_leaves(chain: DraftTree, leaves: Sequence[tuple[int, int, float]]) -> 
     """`chain` with more children, each (parent, token, score)."""
     parents, tokens, scores = (list(column) for column in zip(*leaves, strict=True))
     return DraftTree(
-        chain.tokens + tokens, chain.parents + parents, chain.scores + scores, chain.sources + [SOURCE] * len(leaves)
+        chain.tokens + tokens, chain.parents + parents, chain.scores + scores, chain.sources + [MTP] * len(leaves)
     ).arranged()

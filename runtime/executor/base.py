@@ -64,6 +64,10 @@ class DraftRows:
     An MTP layer's row at position p is given the token at p + 1 and the tap of position p, and guesses p + 2: the
     target's tap, or behind the text the one that the drafter's own row before left (`tap_out`). A sync, that only
     writes K and V, takes no `tap_out` and no `output_row`.
+
+    A block drafter's sync is given the tap of position p and the token there. Its draft is whole blocks: the anchor,
+    the lane's last token, at position p and `mask_token` at those behind it, prefix p on all of them, all below p
+    synced; `output_row` are all rows but anchors. It reads no tap, so all of them are -1, and leaves none.
     """
 
     token: Sequence[int]  # [R]
@@ -106,12 +110,18 @@ class Outcome:
 @dataclass(slots=True)
 class DraftOutcome:
     """A drafter's guesses: per output row the `Geometry.drafter.top` likeliest tokens, falling, the lower id first
-    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none."""
+    among equals; their logits; and the log of the sum of all tokens' exponentials. Of a sync there are none.
+
+    Of blocks also a lattice: `score[o, p, c]` is how likely guess c is behind guess p of the row before, whatever p
+    behind an anchor, as a logit; `walk[o]` is the guess that the drafter itself takes there.
+    """
 
     token: np.ndarray  # [O, top] int32
     logit: np.ndarray  # [O, top] float32
     lse: np.ndarray  # [O] float32
     ms: float
+    score: np.ndarray | None = None  # [O, top, top] float32
+    walk: np.ndarray | None = None  # [O] int32
 
 
 Entry = tuple[Kind, int, int]

@@ -17,6 +17,7 @@ from tandem.artifacts.program import CONSTANT, Program
 from tandem.errors import BundleCorrupt
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.executor.extents import (
+    BOOKS,
     CACHE,
     EXTENTS,
     FIELDS,
@@ -29,6 +30,7 @@ from tandem.runtime.executor.extents import (
     LAYER_STRIDES,
     MAX_HEAD_DIM,
     MAX_TAPS,
+    NAMED,
     OPTIONAL,
     PAGE,
     PANEL,
@@ -115,7 +117,7 @@ class _Bounds:
             if fault := self._kind(word[0], word[1:], region, value, rows):
                 return f"{word[1:]} {fault}"
         given = {word[1:] for word, (region, _) in values.items() if region != CONSTANT}
-        if len(given & {"delta", "sum"}) == 1:
+        if len(given & {"delta", "sum"}) == 1 and ">sum" in values:
             return "delta and sum come together"
         numbers = {word[1:]: value for word, (_, value) in values.items() if word[0] == "="}
         if numbers.get("gated") and "bias" in given:
@@ -179,7 +181,10 @@ class _Bounds:
         }
         baked |= {"slot_bytes": g.state_bytes, "layers": g.recurrent_layers}
         if g.drafter:
-            baked |= {"top": g.drafter.top} | ({"width": g.drafter.tap_width} if stem == "scatter_rows" else {})
+            baked |= {"top": g.drafter.top, "ring_stride": g.drafter.tap_width}
+            baked |= {"width": g.drafter.tap_width} if stem == "scatter_rows" else {}
+            baked |= {"k": g.drafter.top} if stem.startswith("lattice_") else {}
+            baked |= {"block": g.drafter.block.rows} if g.drafter.block else {}
         for name, wanted in baked.items():
             if numbers.get(name, wanted) != wanted:
                 return f"{name} is {numbers[name]}, the geometry gives {wanted}"
@@ -189,7 +194,9 @@ class _Bounds:
             return f"key_heads is {numbers['key_heads']}, which does not divide the value heads"
         if (wide := max(numbers.get("key_dim", 0), numbers.get("value_dim", 0))) > MAX_HEAD_DIM:
             return f"key_dim or value_dim is {wide}; kernels know up to {MAX_HEAD_DIM}"
-        if not 2 <= numbers.get("taps", 2) <= MAX_TAPS:
+        if "group" in numbers and numbers["channels"] % numbers["group"]:
+            return f"group is {numbers['group']}, which does not divide the channels"
+        if "group" not in numbers and not 2 <= numbers.get("taps", 2) <= MAX_TAPS:
             return f"taps is {numbers['taps']}; kernels know 2 to {MAX_TAPS}"
         head_dim, half = numbers.get("head_dim", 0), numbers.get("half", 0)
         if not 2 * half <= head_dim <= MAX_HEAD_DIM:
@@ -222,11 +229,10 @@ class _Bounds:
             row, stride = prod(sizes[size] for size in extents[name]), numbers.get(f"{name}_stride")
             if stride is not None and stride < row:
                 return f"{name}_stride is {stride}, a row has {row}"
-            # Gathered rows are any of the pass, or of the ring.
-            gathered = sizes["tap_rows"] if self.program.regions[region].name == "taps" else self.geometry.max_rows
-            last = (gathered if stem == "gather_rows" and name == "x" else rows) - 1
-            # What is neither a matrix nor the cache is fp32 in every kernel.
-            item = 1 if "stored" in extents[name] else int(each) if name in CACHE else 4
+            named = sizes["tap_rows"] if self.program.regions[region].name == "taps" else self.geometry.max_rows
+            last = (named if (stem, name) in NAMED else rows) - 1
+            # What is neither a matrix, a table nor the cache is fp32 in every kernel.
+            item = 1 if "stored" in extents[name] else int(each) if name in (*CACHE, *BOOKS) else 4
             end = value + (row + last * (stride or 0)) * item
             end += (numbers.get("layers", 1) - 1) * numbers.get(LAYER_STRIDES.get(name, ""), 0)
             if end > (memory := self.program.regions[region]).nbytes:
@@ -241,11 +247,13 @@ class _Bounds:
             "two": 2,
             "page": PAGE,
             "vocab": _padded(g.vocab_size, PANEL),
+            "ids": g.vocab_size,
             "panels": _padded(numbers.get("n", 0), PANEL),
             "padded": _padded(numbers.get("head_dim", 0), LANES),
             "positions": g.context_length + MAX_TREE_ROWS,
             "factor_rows": MAX_TREE_ROWS,
             "tap_rows": g.drafter.tap_rows if g.drafter else 0,
+            "moved": numbers.get("taps", 0) * numbers.get("channels", 0) // numbers.get("group", 1),
             "tail_taps": numbers.get("taps", 1) - 1,
             "outputs": numbers.get("n", 0) // (2 if numbers.get("gated") else 1),
             "stored": int(inputs * each) + more,

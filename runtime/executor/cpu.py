@@ -18,7 +18,7 @@ from tandem.errors import BundleMismatch, UsageError
 from tandem.keys import DRAFTER_KINDS, Kind
 from tandem.runtime.executor import bounds, roles
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Entry, Moves, Outcome, Rows
-from tandem.runtime.executor.inbox import Inbox
+from tandem.runtime.executor.inbox import Inbox, require_blocks
 from tandem.runtime.executor.library import LAUNCH, Library
 from tandem.runtime.executor.regions import check_regions, kv_bytes, scratch_bytes
 from tandem.runtime.executor.snapshot import Snapshot, require_slot
@@ -127,6 +127,9 @@ class CpuExecutor:
     def draft(self, kind: Kind, rows: DraftRows) -> DraftOutcome:
         if kind not in self._bound or kind not in DRAFTER_KINDS:
             raise UsageError(f"this bundle has no {kind}: it holds no drafter that is a model; draft with lookup")
+        drafter = self.geometry.drafter
+        if kind is Kind.DRAFT and drafter and drafter.block:
+            require_blocks(rows, drafter.block)
         self._inbox.set_draft(rows)
         self._inbox.set_table(rows.block_table)
         ms = self._walk(kind)

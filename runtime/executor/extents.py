@@ -22,25 +22,33 @@ FIELDS: dict[str, tuple[str, ...]] = {
     name: (name,)
     for name in (
         *("token", "position", "slot", "prefix", "parent", "ancestor", "block_table", "state_slot", "argmax", "gap"),
-        *("move_lane", "move_row", "move_target", "tap_out", "draft_token", "draft_logit", "draft_lse"),
+        *("move_lane", "move_row", "move_target", "tap_out", "draft_token", "draft_logit", "draft_lse", "output_row"),
     )
 } | {
+    "candidate": ("draft_token",),
+    "unary": ("draft_logit",),
+    "score": ("draft_score",),
+    "greedy": ("draft_walk",),
     "lane": ("lane", "move_lane"),
     "row": ("output_row", "tap"),
     "source": ("move_source",),
     "target": ("move_target",),
 }
 """Arguments that only these fields of io may be: they hold indices, or come back to the host."""
+BOOKS = ("predecessor", "successor")
+"""Tables of a drafter, looked up row by row."""
 FACTORS = ("raw", "k_factor", "u_factor", "decay_factor")
 HOMES: Mapping[str, tuple[str, ...]] = (
     dict.fromkeys(("k_cache", "v_cache"), ("kv", "draft_kv"))
-    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin", "a_log", "dt_bias"), ("weights",))
+    | dict.fromkeys(("weight", "bias", "norm", "cos", "sin", "a_log", "dt_bias", *BOOKS), ("weights",))
     | dict.fromkeys(("state", "tail"), ("state",))
     | dict.fromkeys(FACTORS, ("factors",))
     | dict.fromkeys(("count", *FIELDS), ("io",))
     | {"ring": ("taps",)}
 )
 """Regions of arguments; rows of a pass lie in scratch or in io."""
+NAMED = (("gather_rows", "x"), ("scatter_sum", "ring"))
+"""By kernel: arguments of which io names the rows, so that they may be any, of the pass or of the ring."""
 GATHERED = {"output_row": ("scratch", "io"), "tap": ("taps",)}
 """By field that says which rows are gathered: where those may lie, as there are as many as it may name."""
 
@@ -71,6 +79,7 @@ EXTENTS: dict[str, Extents] = {
     "gated_rms_norm": _GROUPS | {"gate": ("groups", "width")},
     "swiglu": {"x": ("two", "width"), "y": ("width",)},
     "scatter_rows": _WIDE | {"ring": ("tap_rows", "width")},
+    "scatter_sum": _WIDE | {"ring": ("width",)},
     "top_k": _WIDE,
     "embedding": {"weight": ("vocab", "stored"), "y": ("k",)},
     "linear": {"weight": ("panels", "stored"), "bias": ("n",), "y": ("outputs",)} | dict.fromkeys(INPUTS, ("k",)),
@@ -79,6 +88,9 @@ EXTENTS: dict[str, Extents] = {
     "rotary_kv_write": _HEADS | _TURNS | _WRITTEN,
     "attention": _HEADS,
     "attention_tree": _HEADS,
+    "block_attention": _HEADS,
+    "block_conv": dict.fromkeys("xy", ("channels",)) | {"delta": ("moved",), "weight": ("taps", "channels")},
+    "lattice_scores": {"gate": ("rank",)} | dict.fromkeys(BOOKS, ("ids", "rank")),
     **dict.fromkeys(("causal_conv", "conv_verify"), _CONV),
     "conv_commit": _TAIL,
     "delta_gates": dict.fromkeys(("a", "b", "a_log", "dt_bias", "decay", "beta"), ("heads",)),

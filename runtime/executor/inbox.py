@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from tandem.artifacts.io import BlockGeometry
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Moves, Outcome, Rows, Wishes
+
+GUESSES = ("token", "logit", "lse", "score", "walk")
+"""Fields of a drafter's outcome, the last two of blocks alone, as they follow each other in it."""
 
 
 class Inbox:
@@ -27,7 +31,7 @@ class Inbox:
         self._row_views = tuple(views[name] for name in ("token", "position", "lane", "slot", "prefix"))
         self._move_views = tuple(views[name] for name in ("move_lane", "move_source", "move_target"))
         self._argmax, self._gap = views["argmax"], views["gap"]
-        self._guesses = [fields[name] for name in ("draft_token", "draft_logit", "draft_lse") if name in fields]
+        self._guesses = [fields[f"draft_{name}"] for name in GUESSES if f"draft_{name}" in fields]
         self._drawn, self._fields = views.get("drawn"), fields
         self._block_table = fields["block_table"]
         self._table: np.ndarray | None = None
@@ -108,12 +112,22 @@ class Inbox:
 
     def guesses(self, num_outputs: int, ms: float) -> DraftOutcome:
         """What a drafter's pass that took `ms` gave back."""
-        token, logit, lse = (field[:num_outputs].copy() for field in self._guesses)
-        return DraftOutcome(token, logit, lse, ms)
+        token, logit, lse, *lattice = (field[:num_outputs].copy() for field in self._guesses)
+        return DraftOutcome(token, logit, lse, ms, *lattice)
 
     def _set_counts(self, rows: int, outputs: int, moves: int) -> None:
         counts = self._counts
         counts[0], counts[1], counts[2] = rows, outputs, moves
+
+
+def require_blocks(rows: DraftRows, block: BlockGeometry) -> None:
+    """ValueError unless `rows` are whole blocks in order, of which all rows but anchors are wanted: kernels look at the
+    rows before one's own."""
+    count = len(rows.token)
+    whole = count % block.rows == 0 and list(rows.output_row) == [row for row in range(count) if row % block.rows]
+    places = [position - start for position, start in zip(rows.position, rows.prefix, strict=True)]
+    if not whole or places != [row % block.rows for row in range(count)]:
+        raise ValueError(f"{count} rows, {len(rows.output_row)} wanted, are no whole blocks of {block.rows}")
 
 
 def _put(view: memoryview, values: Sequence[int]) -> None:

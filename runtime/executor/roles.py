@@ -18,15 +18,15 @@ from tandem.keys import DRAFTER_KINDS, Kind
 
 ANCESTOR, MOVES, FACTORS = "ancestor", "move_target", "factors"
 KV, STATE, LOGITS, WEIGHTS = "kv", "state", "logits", "weights"
-TAP, TAP_OUT, DRAFT_KV, GUESSES = "tap", "tap_out", "draft_kv", "draft_token"
-DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES)
+TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK = "tap", "tap_out", "draft_kv", "draft_token", "draft_walk"
+DRAFTERS = (TAP, TAP_OUT, DRAFT_KV, GUESSES, WALK)
 """What is there for a drafter alone."""
 WISHES, SEEN, DRAWN = "wish", "seen", "drawn"
 DRAWS = (WISHES, SEEN, DRAWN)
 """What is there for draws alone."""
 WORDS = {
     ANCESTOR: "ancestors", MOVES: "moves", KV: "the model's K and V", STATE: "states", TAP: "taps to read",
-    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WISHES: "wishes",
+    TAP_OUT: "taps to write", DRAFT_KV: "a drafter's K and V", GUESSES: "guesses", WALK: "a walk", WISHES: "wishes",
     SEEN: "what texts have", DRAWN: "a place for draws",
 }  # fmt: skip
 """How messages call what has another name there; the others go by their own."""
@@ -41,15 +41,17 @@ ALWAYS = {
 }
 """What every program of a kind is given; factors where a model keeps any, a drafter's where there is one."""
 NEVER = {
-    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, *DRAWS),
-    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
-    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, *DRAWS),
+    Kind.EXTEND: (ANCESTOR, MOVES, FACTORS, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
+    Kind.VERIFY_CHAIN: (ANCESTOR, MOVES, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
+    Kind.VERIFY_TREE: (MOVES, TAP, DRAFT_KV, GUESSES, WALK, *DRAWS),
     Kind.COMMIT: (*DRAFTERS, *DRAWS),
     Kind.DRAFT: (ANCESTOR, MOVES, FACTORS, KV, STATE, *DRAWS),
-    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, *DRAWS),
+    Kind.SYNC: (ANCESTOR, MOVES, FACTORS, KV, STATE, TAP_OUT, LOGITS, GUESSES, WALK, *DRAWS),
     Kind.SAMPLE: (KV, STATE, FACTORS, WEIGHTS, ANCESTOR, MOVES, *DRAFTERS),
 }
 """What none is."""
+BLOCK_DRAFT = (DRAFT_KV, GUESSES, WALK)
+"""What a draft of blocks is given instead: its rows read no taps and leave none."""
 
 
 def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Collection[str] = ()) -> None:
@@ -61,10 +63,13 @@ def check(kind: Kind, program: Program, layout: IoLayout, where: str, *, but: Co
     if kind in DRAFTER_KINDS and g.drafter is None:
         raise BundleCorrupt(f"{where}: a drafter's program in a bundle that states none; rebuild the bundle")
     absent = {*(() if g.recurrent_layers else (FACTORS,)), *(() if g.drafter else DRAFTERS)}
-    for name in NEVER.get(kind, ()):
+    always, never = ALWAYS.get(kind, ()), NEVER.get(kind, ())
+    if kind is Kind.DRAFT and g.drafter and g.drafter.block:
+        always, never = BLOCK_DRAFT, (*never, TAP, TAP_OUT)
+    for name in never:
         if name in given and name not in but:
             raise BundleCorrupt(f"{where}: its program takes {_word(name)}, as no {kind} does; rebuild the bundle")
-    for name in ALWAYS.get(kind, ()):
+    for name in always:
         if name not in given and name not in but and name not in absent:
             raise BundleCorrupt(
                 f"{where}: its program takes no {_word(name)}, as every {kind} does; rebuild the bundle"

@@ -28,13 +28,18 @@ def make_router(
     *,
     recurrent: bool = False,
     learn_cost: bool = True,
+    block: int = 1,
     declined: Callable[[Plain], None] = lambda reason: None,
 ) -> Router:
-    """The router called `name`, one of NAMES. UsageError for another."""
+    """The router called `name`, one of NAMES. UsageError for another.
+
+    A model drafts in `block`s of so many rows, a pass for all of one; of 1 in chains.
+    """
     if name == "staircut":
 
         def draft_ms(source: str, context_class: int, lanes: int) -> float:
-            return CHAIN * prices.ms(context_class, Kind.DRAFT, lanes)
+            passes = CHAIN if block == 1 else 1
+            return passes * prices.ms(context_class, Kind.DRAFT, lanes * block)
 
         return StairCut(prices, recurrent=recurrent, declined=declined, draft_prior=draft_ms, learn_cost=learn_cost)
     if name == "length":

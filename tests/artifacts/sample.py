@@ -14,7 +14,7 @@ import numpy as np
 from tandem.artifacts import layout, program
 from tandem.artifacts.drafter import DrafterRecord
 from tandem.artifacts.geometry import GeometryRecord
-from tandem.artifacts.io import DraftGeometry, Geometry
+from tandem.artifacts.io import BlockGeometry, DraftGeometry, Geometry
 from tandem.artifacts.manifest import (
     Draft,
     EntryRecord,
@@ -33,8 +33,12 @@ from tandem.keys import DRAFTER_KINDS, TARGET_KINDS, Kind
 
 GEOMETRY = Geometry(64, 100, 8, 4, 2, 16, 4096, ((2, 64), (2, 64)))
 HELD = DraftGeometry(tap_rows=520, tap_width=48, page_bytes=4096, kv_planes=((2, 64), (2, 64)), top=2)
+BLOCK = BlockGeometry(rows=5, mask_token=99, context_length=50)
 CHECKPOINT = "ab" * 32
 DRAFTER = DrafterRecord(kind="mtp", length=4, tap_layers=(), vocab_size=100, weights=CHECKPOINT, target=CHECKPOINT)
+BLOCKS = DrafterRecord(
+    kind="dflash2", length=4, tap_layers=(1, 3), vocab_size=100, weights="cd" * 32, target=CHECKPOINT
+)
 LIBRARY = b"\x7fELF no real library"
 WEIGHTS = {"a": np.arange(15, dtype=np.float32).reshape(3, 5), "b": np.arange(64, dtype=np.uint16)}
 DTYPES = {"float32": "F32", "uint16": "BF16", "uint8": "U8"}
@@ -53,6 +57,13 @@ def drafting(**changes: Any) -> dict[str, Any]:
     """What a draft states of a drafter that is a model."""
     geometry = GeometryRecord.of(dataclasses.replace(GEOMETRY, drafter=HELD))
     return {"geometry": geometry, "entries": entries(*TARGET_KINDS, *DRAFTER_KINDS), "drafter": DRAFTER} | changes
+
+
+def blocks(**changes: Any) -> dict[str, Any]:
+    """The same of one that drafts blocks."""
+    held = dataclasses.replace(HELD, tap_width=96, top=4, block=BLOCK)
+    geometry = GeometryRecord.of(dataclasses.replace(GEOMETRY, drafter=held))
+    return drafting() | {"geometry": geometry, "drafter": BLOCKS} | changes
 
 
 def draft(**changes: Any) -> Draft:

@@ -118,6 +118,73 @@ def test_fields_of_io_that_no_other_bundle_has() -> None:
     assert GEOMETRY.pool_bytes == 2 * sample.GEOMETRY.pool_bytes == 8192 and sample.HELD.tap_bytes == 4 * 520 * 48
 
 
+def test_a_block_drafter_is_read_back(tmp_path: Path) -> None:
+    sample.write(tmp_path / "tiny", **sample.blocks())
+    bundle = open_bundle(tmp_path / "tiny")
+    assert bundle.manifest.drafter == sample.BLOCKS
+    assert bundle.geometry.drafter == replace(sample.HELD, tap_width=96, top=4, block=sample.BLOCK)
+    line = "  drafter     dflash2: blocks of 5, 4 guesses a place, 256 bytes of K and V a token"
+    assert line in list(report.lines(report.facts(bundle)))
+    assert "block" not in canonical(sample.drafting()) and '"mask_token": 99' in canonical(sample.blocks())
+
+
+def canonical(facts: dict[str, Any]) -> str:
+    return json.dumps(msgspec.to_builtins(facts["geometry"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": "cd" * 32}, "made for checkpoint cdcdcdcdcdcd, the model is of abababababab"),
+        ({"tap_layers": ()}, r"dflash2 reads layers in ascending order, not \[\]"),
+        ({"tap_layers": (3, 1)}, r"dflash2 reads layers in ascending order, not \[3, 1\]"),
+        ({"tap_layers": (1, 1)}, r"dflash2 reads layers in ascending order, not \[1, 1\]"),
+        ({"length": 5}, "dflash2 of 5 guesses, its geometry has blocks of 5 rows"),
+        ({"kind": "mtp", "tap_layers": (), "weights": sample.CHECKPOINT}, "mtp of 4 guesses, its geometry has blocks"),
+    ],
+)
+def test_a_block_drafter_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    record = msgspec.structs.replace(sample.BLOCKS, **changes)
+    with pytest.raises(BundleCorrupt, match=rf"manifest.json: {words}.* - at `\$.drafter`; copy or compile"):
+        sample.write(tmp_path / "tiny", **sample.blocks(drafter=record))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rows": 1}, "a block has 1 rows, a pass here holds 2 to 5"),
+        ({"rows": 6}, "a block has 6 rows, a pass here holds 2 to 5"),
+        ({"mask_token": 100}, "mask_token 100 is not below vocab_size 100"),
+    ],
+)
+def test_blocks_that_no_pass_holds_have_a_fault(changes: dict[str, Any], words: str) -> None:
+    """Four outputs: a block of five rows."""
+    block = replace(sample.BLOCK, **changes)
+    assert words in (replace(GEOMETRY, drafter=replace(sample.HELD, block=block)).fault() or "")
+    assert replace(GEOMETRY, drafter=replace(sample.HELD, block=sample.BLOCK)).fault() is None
+
+
+def test_lanes_of_a_draft_are_as_many_as_rows_and_outputs_have_room_for() -> None:
+    """Of 128 rows, 32 outputs, 8 lanes: a block of 16 has 15 outputs, one of 3 has 2, one of 32 has 31."""
+    big = replace(sample.GEOMETRY, max_rows=128, max_outputs=32, max_lanes=8)
+    lanes = {}
+    for rows in (2, 3, 5, 8, 16, 17, 32):
+        block = replace(sample.BLOCK, rows=rows)
+        lanes[rows] = replace(big, drafter=replace(sample.HELD, block=block)).draft_lanes
+    assert lanes == {2: 8, 3: 8, 5: 8, 8: 4, 16: 2, 17: 2, 32: 1}
+    narrow = replace(big, max_rows=32, drafter=replace(sample.HELD, block=replace(sample.BLOCK, rows=8)))
+    assert narrow.draft_lanes == 4 and replace(narrow, max_rows=31).draft_lanes == 3
+    assert replace(big, drafter=sample.HELD).draft_lanes == 8 and big.draft_lanes == 0
+
+
+def test_fields_of_io_that_only_blocks_have() -> None:
+    chains = IoLayout(GEOMETRY).fields
+    found = IoLayout(replace(GEOMETRY, drafter=replace(sample.HELD, block=sample.BLOCK))).fields
+    more = {name: (field.dtype, field.shape) for name, field in found.items() if name not in chains}
+    assert more == {"draft_score": ("float32", (4, 2, 2)), "draft_walk": ("int32", (4,))}
+    assert all(found[name] == field for name, field in chains.items())
+
+
 def test_inspect_says_what_drafts(sound: Path, tmp_path: Path) -> None:
     facts = report.facts(open_bundle(sound))
     assert facts["drafter"]["target"] == sample.CHECKPOINT

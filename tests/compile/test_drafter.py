@@ -33,13 +33,13 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_drafter_of_the_checkpoints_own_is_worked_by_hand(drafting: Path) -> None:
     """One layer of attention: 1 kv head of 24, padded to 32 in the value pages; taps of 48, chains of four."""
     made = plan(drafting, device="cpu", context_length=300)
-    held, record = made.geometry.drafter, made.drafter
+    held, record = made.geometry.drafter, made.resolved.drafter
     assert held is not None and record is not None and made.undrafted == ""
     assert (held.tap_rows, held.tap_width, held.top) == (128 + 512, 48, 2)
     assert held.page_bytes == made.geometry.page_bytes == 64 * (24 * 2 + 32 * 2)
     assert (record.kind, record.length, record.tap_layers, record.vocab_size) == ("mtp", 4, (), 333)
     assert record.weights == record.target == made.resolved.checkpoint
-    assert made.resolved.drafter == record and made.resolved.entries == (*TARGET_KINDS, *DRAFTER_KINDS)
+    assert made.resolved.entries == (*TARGET_KINDS, *DRAFTER_KINDS)
     summary = made.summary()
     assert summary["drafter"] == "mtp, chains of 4" and summary["programs"] == 6
     assert summary["drafter_kv_bytes_per_token"] == 24 * 2 + 32 * 2 and summary["tap_bytes"] == 640 * 48 * 4
@@ -57,12 +57,12 @@ def test_a_plan_without_a_drafter_is_that_of_a_checkpoint_without_one(drafting: 
 
 
 def test_a_device_without_programs_for_it_says_so(drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
+    monkeypatch.setattr(target.CpuTarget, "drafters", ())
     made = plan(drafting, device="cpu")
     assert made.drafter is made.geometry.drafter is None
     assert made.undrafted.startswith(f"no drafter: {made.device} has no programs yet for the layer")
     assert plan(drafting, device="cpu", drafter="none").undrafted == ""
-    assert not CudaTarget.drafts.fget(None)  # type: ignore[attr-defined]
+    assert not CudaTarget.drafters.fget(None)  # type: ignore[attr-defined]
 
 
 def test_every_field_of_it_moves_the_build_id(drafting: Path) -> None:
@@ -95,8 +95,8 @@ def test_the_command_takes_it_along_unless_it_is_not_wanted(
     assert "mtp.fc_hidden" in bundle.weights.spans and "mtp.fc_hidden" not in plain.weights.spans
     bundle.verify()
     code, out, err = run("--drafter", "lookup")
-    assert (code, out) == (2, "") and "'lookup' is not one of 'auto', 'none'" in err
-    monkeypatch.setattr(target.CpuTarget, "drafts", False)
+    assert (code, out) == (1, "") and "lookup: no such folder: give the folder of a drafter" in err
+    monkeypatch.setattr(target.CpuTarget, "drafters", ())
     code, out, err = run("--dry-run", "--json")
     assert err.startswith("no drafter: cpu-") and err.count("\n") == 1 and json.loads(out)["drafter"] == "none"
     assert run("--dry-run", "--drafter", "none")[2] == run("--dry-run", "-q")[2] == ""

@@ -13,6 +13,7 @@ from tandem.artifacts.weights import MappedWeights
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.cpu import panels
 from tandem.compile.cpu.panels import SAFETENSORS, pack, stored_shape, unpack
+from tandem.compile.drafters import Mtp
 from tandem.compile.models.families import resolve
 from tandem.compile.profile import PROFILES, find_profile
 from tandem.compile.store import weight_bytes, write_weights
@@ -71,8 +72,8 @@ def test_a_drafter_lies_behind_the_model(tmp_path: Path, profile: str) -> None:
     stored = add_mtp(folder)
     checkpoint, sizes = open_checkpoint(str(folder)), list[int]()
     spec, chosen = resolve(checkpoint.config), find_profile(profile)
-    for drafter in (False, True):
-        path = tmp_path / str(drafter)
+    for drafter in (None, Mtp()):
+        path = tmp_path / str(bool(drafter))
         write_weights(spec, chosen, checkpoint, path, layout=panels, context_length=64, drafter=drafter)
         sizes.append(weight_bytes(spec, chosen, panels, drafter=drafter))
     plain, drafting = (MappedWeights(tmp_path / str(drafter)) for drafter in (False, True))

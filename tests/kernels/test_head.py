@@ -87,6 +87,28 @@ def test_scatter_rows_leaves_what_is_wanted(width: int) -> None:
     assert_bits(by_definition.numpy(), wanted)
 
 
+@pytest.mark.parametrize("width", (1, 17, 320))
+def test_scatter_sum_leaves_sums_in_its_columns(width: int) -> None:
+    """Sums of rows that are wanted; NaN stands around what is read, and what is beside its columns stays."""
+    x, delta, row = normal(6, width), normal(6, width, seed=1), np.array([3, -1, 0, 8, -1, 5], np.int32)
+    wide, first = width + 7, 4
+    wanted = canvas(9, wide)
+    for i in (0, 2, 3, 5):
+        wanted[row[i], first : first + width] = x[i] + delta[i]
+    for level in LEVELS:
+        ring = canvas(9, wide)
+        call(
+            library(level), "scatter_sum", 3, count=len(row), x=poisoned(x, width + 3), x_stride=width + 3,
+            delta=poisoned(delta, width + 1), delta_stride=width + 1, ring=ring.reshape(-1)[first:], ring_stride=wide,
+            tap_out=row, width=width,
+        )  # fmt: skip
+        assert_bits(ring, wanted)
+    by_definition = torch.from_numpy(canvas(9, wide))
+    columns = by_definition[:, first : first + width]
+    kernels.scatter_sum(torch.from_numpy(x), torch.from_numpy(delta), columns, torch.from_numpy(row))
+    assert_bits(by_definition.numpy(), wanted)
+
+
 @pytest.mark.parametrize("width", (2, 3, 15, 16, 17, 31, 33, 64, 97, 1000, 49157))
 def test_argmax_and_gap(width: int) -> None:
     logits = normal(9, width)

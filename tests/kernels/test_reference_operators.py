@@ -132,6 +132,7 @@ def _calls() -> dict[str, tuple[object, ...]]:
         "delta_commit": (*factors, state, *moves),
         "gather_rows": (heads[:, 0], int32(1)),
         "scatter_rows": (heads[:, 0], torch.zeros(4, 6), int32(3, -1)),
+        "scatter_sum": (heads[:, 0], heads[:, 1], torch.zeros(4, 9)[:, 2:8], int32(3, -1)),
         "argmax_gap": (heads[:, 0],),
         "top_k": (heads[:, 0], 2),
         "block_attention": (heads, *cache, block[0], rows, block[1], table, 0.5, 2, 4),

@@ -7,7 +7,7 @@ import queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,6 @@ from tandem.artifacts import reader
 from tandem.errors import BundleCorrupt, BundleError, BundleMismatch, UsageError
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.runtime import loading
-from tandem.runtime.checks import draft_scenario
-from tandem.runtime.checks.oracle import Digests
 from tandem.runtime.delivery import End, Event
 from tandem.runtime.drafters.shelf_options import ShelfOptions
 from tandem.runtime.loading import LoadOptions, kv_pages, load, read_tokenizer
@@ -24,44 +22,15 @@ from tandem.runtime.reading.formats import Format
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.router.baselines import BudgetRouter, FixedRouter
 from tandem.runtime.router.staircut import StairCut
-from tandem.runtime.worker import Worker
-from tests.artifacts.corpora import TOKENIZER, write
+from tests.artifacts.corpora import write
 from tests.bundles import state_home
-from tests.fake_drafting import DraftingExecutor
-from tests.fakes import ScriptedExecutor, geometry
+from tests.loaded import CAPACITIES, stand_in
 from tests.service import IM_END, PATIENCE, TEMPLATE, byte_tokenizer
-
-CAPACITIES = geometry(context_length=128, vocab_size=258, max_lanes=2)
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Replaces the opened bundle; keeps the keywords its executor is made with."""
-    made: list[dict[str, Any]] = []
-    path = tmp_path / "tokenizer.json"
-    byte_tokenizer().save(str(path))
-    facts = SimpleNamespace(chat_template=TEMPLATE, bos_token="<|im_start|>", eos_token=None, stop_ids=(IM_END,))
-    files = [SimpleNamespace(path="tokenizer.json", sha256=TOKENIZER)]
-    manifest = SimpleNamespace(name="tiny", content_id="ab" * 32, tokenizer=facts, files=files)
-    opened = SimpleNamespace(
-        manifest=manifest,
-        on_gpu=False,
-        geometry=CAPACITIES,
-        tokenizer_path=path,
-        prices={},
-        json=lambda name: {},
-        fit=lambda: SimpleNamespace(reasons=()),
-    )
-
-    def open_executor(bundle: object, **options: Any) -> ScriptedExecutor:
-        made.append(options)
-        return ScriptedExecutor(
-            lambda ids: b"0123456789"[len(ids) % 10], capacities=CAPACITIES, num_pages=options["num_pages"]
-        )
-
-    monkeypatch.setattr(reader, "open_bundle", lambda path, **options: opened)
-    monkeypatch.setattr(loading, "open_executor", open_executor)
-    return made
+    return stand_in(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("drafter", ["lookup", "none"])
@@ -79,68 +48,6 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
         assert event.ids == tuple(b"3456")
     finally:
         service.worker.stop()
-
-
-def served_by(monkeypatch: pytest.MonkeyPatch, oracle: Digests | None, **options: Any) -> tuple[bool, bool]:
-    """Whether the lookup drafts, and whether the model does, over a bundle with a drafting layer."""
-    executor = DraftingExecutor(capacities=CAPACITIES)
-    monkeypatch.setattr(loading, "open_executor", lambda bundle, **options: executor)
-    opened = reader.open_bundle(Path("x"))
-    monkeypatch.setattr(opened, "geometry", executor.geometry)
-    monkeypatch.setattr(opened, "json", lambda name: {} if oracle is None else {draft_scenario.NAME: oracle})
-    service = load(Path("x"), LoadOptions(**options))
-    service.worker.stop()
-    made = cast(Worker, service.worker)._engine
-    return made._drafters is not None, made._models is not None
-
-
-@pytest.fixture
-def guesses() -> Digests:
-    return draft_scenario.run(DraftingExecutor(capacities=CAPACITIES))
-
-
-@pytest.mark.parametrize(
-    ("drafter", "lookup", "models"),
-    [("auto", True, True), ("mtp", False, True), ("lookup", True, False), ("none", False, False)],
-)
-def test_what_drafts_is_what_was_asked_for(
-    bundle: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    guesses: Digests,
-    drafter: Any,
-    lookup: bool,
-    models: bool,
-) -> None:
-    assert served_by(monkeypatch, guesses, drafter=drafter) == (lookup, models)
-    assert caplog.records == []
-
-
-def test_where_a_bit_differs_nothing_drafts(
-    bundle: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, guesses: Digests
-) -> None:
-    monkeypatch.setattr(loading, "examine", lambda bundle, executor: (False, {}))
-    assert served_by(monkeypatch, guesses) == (False, False)
-
-
-@pytest.mark.parametrize("sealed", [True, False])
-def test_a_drafter_that_guesses_otherwise_than_sealed_is_off(
-    bundle: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    guesses: Digests,
-    sealed: bool,
-) -> None:
-    oracle = [*guesses[:-1], (guesses[-1][0], "f" * 64)] if sealed else None
-    assert served_by(monkeypatch, oracle) == (True, False)
-    (record,) = caplog.records
-    assert "it is off, answers are the same without: compile the bundle again" in record.getMessage()
-
-
-def test_a_drafting_layer_that_is_not_there_cannot_draft(bundle: list[dict[str, Any]]) -> None:
-    with pytest.raises(UsageError, match="--drafter mtp is for bundles with a drafting layer and this one has none"):
-        load(Path("x"), LoadOptions(drafter="mtp"))
-    assert bundle == [], "nothing was opened"
 
 
 def test_a_corpus_is_looked_up_in(bundle: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file
 
-from tandem.compile.checkpoints.open import open_checkpoint
+from tandem.compile.checkpoints.open import open_checkpoint, open_drafter
 from tandem.errors import CheckpointError
 from tests.compile.checkpoints.hub_server import HubServer
+from tests.compile.models.dflash2_oracle import make_drafter
 from tests.tiny import make_checkpoint
 
 REPO = "tiny-org/tiny.llama-1"
@@ -64,6 +65,20 @@ def test_fetches_what_is_needed_and_nothing_else(hub: HubServer, whole: Path, tm
     assert sorted(hub.downloads()) == sorted(path.name for path in whole.iterdir())
     for name, tensor in load_file(whole / "model.safetensors").items():
         assert torch.equal(checkpoint.read(name), tensor)
+
+
+def test_a_drafter_has_no_tokenizer_and_none_is_fetched(hub: HubServer, tmp_path: Path) -> None:
+    make_drafter(tmp_path / "made")
+    (tmp_path / "made" / "README.md").write_text("not wanted")
+    commit = hub.push(REPO, tmp_path / "made")
+    drafter, local = open_drafter(REPO, cache_dir=tmp_path), open_drafter(str(tmp_path / "made"))
+    assert drafter.origin == f"{REPO}@{commit}" and local.origin == str(tmp_path / "made")
+    assert sorted(hub.downloads()) == ["config.json", "model.safetensors"]
+    assert drafter.digest() == local.digest() and drafter.config == local.config
+    hub.requests.clear()
+    assert open_drafter(REPO, offline=True, cache_dir=tmp_path).digest() == local.digest() and hub.requests == []
+    with pytest.raises(CheckpointError, match="no-such/drafter: no such model on"):
+        open_drafter("no-such/drafter", cache_dir=tmp_path)
 
 
 def test_shards_come_by_the_index(hub: HubServer, whole: Path, sharded: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ PROMPT = [(11 * i * i + 5) % 300 for i in range(40)]
 
 @pytest.fixture(scope="module")
 def drafting(tiny_bundle: Callable[..., Path]) -> Path:
-    return tiny_bundle("qwen3_5", "fp32", drafter=True)
+    return tiny_bundle("qwen3_5", "fp32", drafter="mtp")
 
 
 @pytest.fixture(scope="module")

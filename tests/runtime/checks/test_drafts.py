@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.compile.drafters import Mtp
 from tandem.keys import Kind
 from tandem.runtime.checks.draft_scenario import CHAIN, run
 from tandem.runtime.checks.lab import Lab, pages_for
 from tandem.runtime.checks.pricing import measure, row_counts
 from tandem.runtime.checks.probe import probe
 from tandem.runtime.checks.proof import TEXT, Report
-from tandem.runtime.checks.proof_drafts import DraftsProof
+from tandem.runtime.checks.proof_chains import ChainsProof
 from tandem.runtime.checks.watch import Watch
 from tandem.runtime.executor.base import DraftOutcome, DraftRows, Executor, Outcome, Rows
 from tests.compile.models import oracle
@@ -27,7 +28,7 @@ from tests.tiny_hybrid import add_mtp
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
     folder = make_checkpoint(tmp_path_factory.mktemp("drafts") / "qwen3_5", "qwen3_5")
     add_mtp(folder)
-    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=True)
+    return stage(oracle.read_config(folder), oracle.read_tensors(folder), "bf16", folder, drafter=Mtp())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ class Rounded(Watch):
 
 def proof_of(executor: Executor) -> Report:
     report = Report()
-    DraftsProof(Lab(executor, 3, 1 << 28), report).run()
+    ChainsProof(Lab(executor, 3, 1 << 28), report).run()
     return report
 
 

@@ -15,7 +15,7 @@ from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.checks.cli import cli
 from tandem.runtime.checks.policies import fates_of, true_chances
-from tandem.runtime.checks.record import Kept, read_prompts, record
+from tandem.runtime.checks.record import Kept, read_prompts, record, recorder
 from tandem.runtime.checks.recording import Recording, Text
 from tandem.runtime.checks.replay import Replay, replay, require_names
 from tandem.runtime.checks.replay_cli import POLICIES
@@ -25,7 +25,9 @@ from tandem.runtime.request import Request
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
-from tests.fakes import Recorder, ScriptedExecutor, geometry
+from tests.fake_blocks import BlockExecutor
+from tests.fake_drafting import DraftingExecutor
+from tests.fakes import Recorder, ScriptedExecutor, geometry, plain_text
 from tests.runtime.router.replay import cpu_table, flat_table
 
 PROMPT = (3, 1, 4, 1, 5)
@@ -82,6 +84,17 @@ def test_a_recording_holds_what_is_drafted_at_every_position():
         drafter.observe([ANSWER[position - 1]])
         assert text.drafts[position] == [tree for tree in drafter.propose(31) if tree.num_drafted]
     assert sum(map(bool, text.drafts)) > 60
+
+
+@pytest.mark.parametrize(("kind", "name"), [(DraftingExecutor, "mtp"), (BlockExecutor, "block")])
+def test_a_recording_holds_what_a_model_drafts_at_every_position_even_if_it_never_pays(kind, name):
+    wrong = {"accuracy": 0.0} if kind is DraftingExecutor else {"manner": "wrong"}
+    executor = kind(capacities=geometry(vocab_size=64, context_length=256), **wrong)
+    text = record(*recorder(executor), Request(PROMPT, 120), "text 0", "text")
+    assert text.tokens == plain_text(Request(PROMPT, 120), 64, 256) and executor.astray == 0
+    for position in range(1, 119):  # the last token is never drafted
+        assert any(name in tree.sources for tree in text.drafts[position]) and text.draft_ms[position] > 0
+    assert max(max(tree.depths()) for drafts in text.drafts for tree in drafts if name in tree.sources) == 4
 
 
 def test_a_replayed_policy_plays_the_rounds_that_it_plays_when_it_serves():

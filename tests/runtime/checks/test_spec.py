@@ -24,7 +24,10 @@ from tandem.runtime.checks.spec_report import SpecReport
 from tandem.runtime.drafters.scripted import Guess
 from tandem.runtime.executor.base import Executor, Rows
 from tandem.tree import DraftTree
+from tests.fake_blocks import BlockExecutor
+from tests.fake_drafting import DraftingExecutor
 from tests.fake_recurrent import RecurrentExecutor
+from tests.fake_taps import Tapped
 from tests.fakes import ScriptedExecutor, geometry
 from tests.runtime.checks.faults import Faulty, several
 from tests.service import TEMPLATE, byte_tokenizer
@@ -76,6 +79,21 @@ def test_every_width_and_every_pair_of_values_is_met(quick: bool) -> None:
     assert len(cases) < 150
 
 
+@pytest.mark.parametrize(("kind", "name"), [(DraftingExecutor, "mtp"), (BlockExecutor, "block")])
+def test_a_bundles_own_drafter_is_held_to_it_too(kind: type[Tapped], name: str) -> None:
+    opened = list[Tapped]()
+
+    def open_executor(threads: int | None, num_pages: int) -> Executor:
+        opened.append(kind(capacities=CAPACITIES, num_pages=num_pages))
+        return opened[-1]
+
+    spec = Spec(kind(capacities=CAPACITIES).geometry, open_executor, PROMPTS, Options(12, quick=True))
+    own = [number for number, case in enumerate(spec.cases) if case.drafter == name]
+    assert own and {case.drafter for case in spec.cases} == {*DRAFTERS, name}
+    assert all(spec.run(only=number).held for number in own)
+    assert all(executor.astray == 0 and executor.draft_passes for executor in opened)
+
+
 def test_prompt_lengths_stand_at_the_borders_and_never_over_the_most() -> None:
     found = lengths(geometry(page_tokens=64, max_rows=128), 1000, quick=False)
     assert {1, 63, 64, 65, 127, 128, 129} < set(found)
@@ -103,6 +121,14 @@ def test_scripts_fill_the_width(name: str, shape: str) -> None:
             assert guess.right + guess.wrong + guess.branches == nodes
             assert (name == "wrong") <= (guess.right == 0) and (name == "right") <= (guess.wrong == 0)
     assert schedule("half", "chain", 1) == [Guess(1, 0, 0), Guess(0, 1, 0)]
+
+
+def test_a_chain_is_what_stands_first_in_a_tree() -> None:
+    tree = DraftTree([9, 1, 2, 3, 4], [-1, 0, 1, 1, 0], [1, 0.9, 0.8, 0.1, 0.05], ["root", *["x"] * 4])
+    (chain,) = FixedWidth(8, "chain").choose([[tree]], [5], 32, [0])
+    assert (chain.tokens, chain.parents) == ([9, 1, 2], [-1, 0, 1])
+    (root,) = FixedWidth(8, "chain").choose([[]], [5], 32, [0])
+    assert root.num_drafted == 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -137,7 +137,7 @@ def test_a_prompt_is_read_in_pieces_where_the_ring_is_short() -> None:
     check(engine, executor, [request], serve(engine, request))
     assert executor.passes[:2] == [(Kind.EXTEND, 40), (Kind.EXTEND, 40)]
     # Of the first 40 rows one is left, so 39 are free and the second pass wants 40: the request goes on without.
-    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 1, Lost.FAILED: 0}
+    assert engine.meter.lost.values == {Lost.TURN: 0, Lost.BEHIND: 1, Lost.CONTEXT: 0, Lost.FAILED: 0}
     executor = DraftingExecutor(ring=41, accuracy=1.0)
     engine = engine_over(executor)
     check(engine, executor, [request], serve(engine, request))
@@ -206,7 +206,7 @@ def test_deciles_learn_what_the_head_is_worth() -> None:
     engine = engine_over(executor)
     for m in range(3):
         serve(engine, *(Request((n, m), 60) for n in range(VOCAB)))
-    assert group(engine)._deciles.rate(0.9) == pytest.approx(0.5, abs=0.06)
+    assert group(engine)._strategy._deciles.rate(0.9) == pytest.approx(0.5, abs=0.06)
     assert executor.astray == 0
 
 

@@ -17,8 +17,9 @@ from tandem.runtime.meter import Lost
 from tandem.runtime.request import Request
 from tandem.tree import DraftTree
 from tests.drafted import VOCAB, check, engine_over, serve
-from tests.fake_drafting import DraftingExecutor, Spoil
+from tests.fake_drafting import DraftingExecutor
 from tests.fake_routers import EvenRouter
+from tests.fake_taps import Spoil
 
 
 def spoilt(field: str, value: float) -> Spoil:

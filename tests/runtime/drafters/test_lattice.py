@@ -85,6 +85,21 @@ def test_no_tree_around_the_walk_expects_more_than_nodes(known, more):
     assert sum(tree.scores[1:]) == pytest.approx(sum(map(known.score, walk)) + best, rel=1e-4)
 
 
+@given(lattices, st.integers(0, 12), st.sampled_from(["paths", "nodes"]), st.floats(0.0, 1.0))
+def test_what_is_hardly_likely_is_left_out_and_nothing_else(known, max_nodes, mode, least):
+    paths, every = (
+        known.paths(known.lattice.tree(max_nodes, mode, least)),
+        set(known.paths(known.lattice.tree(9999, mode))),
+    )
+    likely = {path for path in every if known.score(path) >= least}
+    assert set(paths) <= {path for path in every if known.score(path) >= least * (1 - 1e-4)}
+    if len(paths) < max_nodes:
+        surely = {path for path in likely if known.score(path) >= least * (1 + 1e-4)}
+        assert surely <= set(paths)
+    walk = [tuple(known.greedy[:depth]) for depth in range(1, min(len(known.greedy), max_nodes) + 1)]
+    assert {path for path in walk if known.score(path) >= least * (1 + 1e-4)} <= set(paths)
+
+
 def test_paths_follows_the_likeliest_side_step_to_the_end():
     """Two slots of two: the walk takes 0, 0; the other way is 1, then its better half."""
     candidates = np.array([[10, 11], [20, 21]])

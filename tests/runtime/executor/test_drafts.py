@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tandem.compile.drafters import Mtp
 from tandem.compile.models.families import resolve
 from tandem.compile.train.model import Model
 from tandem.errors import UsageError
@@ -41,7 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def staged_from(folder: Path, profile: str = "fp32", *, drafter: bool = True) -> Staged:
     place = Path(tempfile.mkdtemp(dir=folder))
-    return stage(oracle.read_config(folder), oracle.read_tensors(folder), profile, place, drafter=drafter)
+    return stage(
+        oracle.read_config(folder), oracle.read_tensors(folder), profile, place, drafter=Mtp() if drafter else None
+    )
 
 
 @pytest.fixture(scope="module")

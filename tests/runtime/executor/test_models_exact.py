@@ -1,4 +1,4 @@
-"""A drafting layer through the engine over real kernels: texts are the plain ones, guesses depend on the text alone."""
+"""Models that draft through the engine over real kernels: texts are the plain ones, guesses depend on text alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tandem.compile.drafters import Drafter, Mtp
 from tandem.keys import Kind
 from tandem.prices import PriceModel
-from tandem.runtime.drafters import mtp
+from tandem.runtime.drafters import block, mtp
+from tandem.runtime.drafters.base import MODELS
 from tandem.runtime.drafters.lookup import lookup_drafters
+from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
 from tandem.runtime.request import FinishReason, Request, Sampling
@@ -20,13 +23,14 @@ from tests.fake_routers import RandomRouter
 from tests.fakes import Recorder
 from tests.staged import Staged, stage
 from tests.tiny import VOCAB_SIZE, make_checkpoint
+from tests.tiny_drafter import drafter_of, make_drafter
 from tests.tiny_hybrid import add_mtp
 
 CONTEXT, NUM_LANES, MAX_ROWS = 384, 4, 64
 BLOCKS = (CONTEXT + 32) // 64 + 1
 
-Guesses = dict[tuple[tuple[int, ...], tuple[int, ...]], bytes]
-"""Bits of what was guessed behind a text and the chain so far."""
+Guesses = dict[tuple[tuple[int, ...], tuple[int, ...] | int], bytes]
+"""Bits of what was guessed behind a text and the chain so far, or in a slot of its block."""
 
 
 class Heard:
@@ -45,19 +49,37 @@ class Heard:
         assert self.engine is not None and self.engine._models is not None
         for output, row in enumerate(rows.output_row):
             drafter = self.engine._models._members[rows.lane[row]].drafter
-            key = tuple(drafter.ids), tuple(options[0][0] for options in drafter._guesses)
-            bits = b"".join(field[output].tobytes() for field in (outcome.token, outcome.logit, outcome.lse))
+            behind: tuple[int, ...] | int = rows.position[row] - len(drafter.ids)
+            if isinstance(drafter, MtpDrafter):
+                behind = tuple(options[0][0] for options in drafter._guesses)
+            key, parts = (tuple(drafter.ids), behind), (outcome.token, outcome.logit, outcome.lse)
+            lattice = () if outcome.score is None or outcome.walk is None else (outcome.score, outcome.walk)
+            bits = b"".join(field[output].tobytes() for field in (*parts, *lattice))
             self.compared += key in self._guesses
             assert self._guesses.setdefault(key, bits) == bits, f"a guess behind {len(key[0])} ids and {key[1]}"
         return outcome
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("mtp", "qwen3_5", "fp32"),
+        ("mtp", "qwen3_5", "int8"),
+        ("block", "llama", "fp32"),
+        ("block", "qwen3_5", "int8"),
+    ],
+    ids="-".join,
+)
 def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Staged:
-    folder: Path = make_checkpoint(tmp_path_factory.mktemp("models") / "qwen3_5", "qwen3_5")
-    add_mtp(folder)
+    kind, family, profile = request.param
+    folder: Path = make_checkpoint(tmp_path_factory.mktemp("models") / family, family)
+    drafter: Drafter = Mtp()
+    if kind == "mtp":
+        add_mtp(folder)
+    else:
+        drafter = drafter_of(make_drafter(folder / "drafter", folder))
     config, tensors = oracle.read_config(folder), oracle.read_tensors(folder)
-    return stage(config, tensors, request.param, folder, context_length=CONTEXT, max_rows=MAX_ROWS, drafter=True)
+    return stage(config, tensors, profile, folder, context_length=CONTEXT, max_rows=MAX_ROWS, drafter=drafter)
 
 
 def requests(rng: random.Random) -> list[Request]:
@@ -80,7 +102,8 @@ def plain(staged: Staged, asked: Request, known: dict[Request, list[int]]) -> li
 
 
 def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mtp, "LEAST", 0.0)  # the layer has learned nothing, so it is sure of nothing
+    for kind in (mtp, block):
+        monkeypatch.setattr(kind, "LEAST", 0.0)  # the model has learned nothing, so it is sure of nothing
     guesses, known, compared, drafted = Guesses(), dict[Request, list[int]](), 0, 0.0
     for seed in range(6):
         rng = random.Random(seed)
@@ -106,6 +129,7 @@ def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, mo
             whole = plain(staged, request, known)
             assert sink.ids == whole[: len(sink.ids)] and sink.reason in (FinishReason.LENGTH, FinishReason.STOP)
             assert sink.reason is FinishReason.STOP or len(sink.ids) == len(whole)
-        compared, drafted = compared + heard.compared, drafted + engine.meter.drafted_by.values.get("mtp", 0)
+        compared += heard.compared
+        drafted += sum(engine.meter.drafted_by.values.get(source, 0) for source in MODELS)
         engine.close()
     assert compared > 20 and drafted > 20

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tandem.keys import DRAFTER_KINDS
-from tandem.runtime.drafters.mtp import SOURCE as MTP
+from tandem.runtime.drafters.base import MODELS
 from tandem.runtime.drafters.rates import SOURCES
 from tandem.runtime.engine import Engine
 from tandem.runtime.grammar.guide import SOURCE as GRAMMAR
@@ -93,7 +93,7 @@ def test_every_metric_stands_once_with_its_labels() -> None:
     assert says["thinking_closed_total"] == {"reason", *REASONS_TO_CLOSE}
     assert says["rounds_total"] == {"kind", *ROUNDS.values()}
     assert says["plain_rounds_total"] == {"reason", *Plain}
-    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", *SOURCES, MTP, GRAMMAR, CLOSING}
+    assert says["spec_decode_num_draft_tokens_per_source_total"] == {"source", *SOURCES, *MODELS, GRAMMAR, CLOSING}
     assert says["spec_decode_num_lost_drafters_total"] == {"reason", *Lost}
     assert says["spec_decode_passes_total"] == {"kind", *DRAFTER_KINDS}
 

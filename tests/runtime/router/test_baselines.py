@@ -122,6 +122,14 @@ def test_a_draft_that_was_never_measured_costs_its_price(ms, asked):
     assert router.wants_model([[line([0.9, 0.8])]], [100], 32, [0], "mtp") is asked
 
 
+@pytest.mark.parametrize(("block", "asked"), [(1, False), (8, True), (16, False)])
+def test_a_block_costs_the_price_of_its_rows_and_a_chain_that_of_its_passes(block, asked):
+    """Copies bring 2.7 tokens in 20 ms, so the model's 3 may cost 2.2 ms more: four passes of a row are too dear."""
+    table = {"1024": flat_table()["1024"] | {"draft": {"1": 1.0, "8": 1.0, "16": 3.0}}}
+    router = make_router("staircut", PriceModel(table), learn_cost=False, block=block)
+    assert router.wants_model([[line([0.9, 0.8])]], [100], 32, [0], "block") is asked
+
+
 @pytest.mark.parametrize(
     "name", ["", "Staircut", "fixed", "fixed:", "fixed:0", "fixed:33", "fixed:07", "fixed:8 ", "8"]
 )
