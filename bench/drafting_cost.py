@@ -20,7 +20,6 @@ from tandem.prices import PriceModel
 from tandem.runtime.drafters.block import LEAST
 from tandem.runtime.drafters.lattice import Lattice
 from tandem.runtime.drafters.lookup import LookupDrafter
-from tandem.runtime.drafters.votes import LEAST
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
