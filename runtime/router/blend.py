@@ -53,15 +53,22 @@ class Blend:
         self.scores: tuple[list[float], list[float]] = (others, scores) if family else (scores, others)
         self.sources: tuple[list[str], list[str]] = (names, sources) if family else (sources, names)
         self.heard = {family} if n > 1 else set[int]()
-        self.arranged = len(trees) < 2
-        if not self.arranged:
-            known = dict(zip(zip(self.parents, self.tokens, strict=True), range(n), strict=True))
-            for tree in trees[1:]:
-                self._add(tree, known)
-        self.q = self._chances(factors)
+        self.arranged = True
+        self.q: list[float] = []
+        self.extend(trees[1:], factors)
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def extend(self, trees: Sequence[DraftTree], factors: Factors) -> None:
+        """More trees over the anchor, as if they had come with those before."""
+        if trees:
+            nodes = zip(self.parents, self.tokens, strict=True)
+            known = dict(zip(nodes, range(len(self.tokens)), strict=True))
+            for tree in trees:
+                self._add(tree, known)
+            self.arranged = False
+        self.q = self._chances(factors)
 
     def _add(self, tree: DraftTree, known: dict[tuple[int, int], int]) -> None:
         """`known` tells nodes by their parent and token."""

@@ -7,6 +7,7 @@ prices or of what drafters do inside.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import compress
 from operator import add, mul
 
 from tandem.runtime.router.blend import LAST, TENTHS, Blend, Factors
@@ -30,25 +31,25 @@ def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> 
     brought. A node that two families propose is counted for both.
     """
     parents, path = blend.parents, blend.path(committed)
-    judged = [node for node in range(1, len(parents)) if not (parent := parents[node]) or parent in verified]
+    judged = [parent <= 0 or parent in verified for parent in parents]
+    judged[0] = False
     if len(path) > len(committed):
         below = set(path[-1:])  # the text ends here, and what would have come is open
         for node in range(path[-1] + 1, len(parents)):
             if parents[node] in below:
                 below.add(node)
-        judged = [node for node in judged if node not in below or node == path[-1]]
-    known = [node for node in path if node and (not (parent := parents[node]) or parent in verified)]
+                judged[node] = False
     counts: Counts = {}
     for family in blend.heard:
         scores, sources, last = blend.scores[family], blend.sources[family], ""
-        for node in judged:
-            if score := scores[node]:
-                if (source := sources[node]) is not last:
+        for score, source in zip(compress(scores, judged), compress(sources, judged), strict=True):
+            if score:
+                if source is not last:
                     last = source
                     _, expected = counts.setdefault(source, ([0.0] * TENTHS, [0.0] * TENTHS))
                 expected[int(score * LAST)] += score
-        for node in known:
-            if score := scores[node]:
+        for node in path:
+            if judged[node] and (score := scores[node]):
                 counts[sources[node]][0][int(score * LAST)] += 1.0
     return counts
 

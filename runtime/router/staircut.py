@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel, context_key
@@ -16,7 +17,7 @@ from tandem.runtime.router.account import Account, Credits
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.calibration import Calibration, Evidence, fates
 from tandem.runtime.router.costs import DraftCosts, Prior
-from tandem.runtime.router.cut import Cutter
+from tandem.runtime.router.cut import Cut, Cutter
 from tandem.runtime.router.forecast import Forecast
 from tandem.runtime.router.ledger import Arm, Ledger
 from tandem.runtime.router.played import Played
@@ -54,6 +55,16 @@ class LaneEvidence:
             self.asking = None
 
 
+@dataclass(slots=True)
+class Seen:
+    """What copies proposed when it was asked whether to ask a model, and what of it would be verified without."""
+
+    candidates: Sequence[Sequence[DraftTree]]
+    counts: Sequence[int]
+    blends: Sequence[Blend]
+    cut: Cut
+
+
 class StairCut:
     """Cuts drafts at the bundle's prices. What it learns of costs outlives requests; evidence is a lane's own.
 
@@ -80,6 +91,7 @@ class StairCut:
         self._evidence: dict[int, LaneEvidence] = {}
         self._calibration, self._credits = Calibration(), Credits()
         self._ledgers: dict[tuple[int, int], Ledger] = {}
+        self._seen: Seen | None = None
         self._round: Played | None = None
 
     def open(self, lane: int) -> None:
@@ -124,7 +136,9 @@ class StairCut:
             return False
         if not any(candidates):
             return True
-        cut = self._cutter.best(self._blends(candidates, lanes), context, max_rows, ledger.host)
+        blends = self._blends(candidates, lanes)
+        cut = self._cutter.best(blends, context, max_rows, ledger.host)
+        self._seen = Seen(candidates[:], [len(trees) for trees in candidates], blends, cut)
         if not cut.count:
             return True
         rows = min(num_lanes * MODEL_ROWS, max_rows, MAX_TREE_ROWS)
@@ -162,13 +176,13 @@ class StairCut:
         over NO_ANCHOR.
         """
         lanes, context = lanes or range(len(candidates)), max(contexts)
-        blends, num_lanes = self._blends(candidates, lanes), len(lanes)
+        num_lanes, (blends, seen) = len(lanes), self._blended(candidates, lanes)
         if self._learn_cost:
             for source, ms in (draft_ms or {}).items():
                 self._draft_costs.observe(source, context_key(context), num_lanes, ms)
         arm = Arm.MODELLED if draft_ms else Arm.COPIED
         ledger = self._ledger(context, num_lanes)
-        cut = self._cutter.best(blends, context, max_rows, ledger.host)
+        cut = seen or self._cutter.best(blends, context, max_rows, ledger.host)
         gain = cut.value / self._cutter.plain(num_lanes, context, ledger.host)
         promised = gain > self._margin
         drafted = promised and (not self._learn_cost or ledger.allows(arm, gain))
@@ -222,6 +236,25 @@ class StairCut:
         """Those of the lanes that copies were looked for in, by their place in the round."""
         known = ((i, self._evidence.get(lane)) for i, lane in enumerate(lanes))
         return {i: evidence for i, evidence in known if evidence and evidence.asking}
+
+    def _blended(
+        self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]
+    ) -> tuple[Sequence[Blend], Cut | None]:
+        """As `_blends`, and their best cut if it is known: of what was seen in this round only what is new is added."""
+        seen, self._seen = self._seen, None
+        if seen is None or len(seen.counts) != len(lanes) or not all(map(is_, seen.candidates, candidates)):
+            return self._blends(candidates, lanes), None
+        known: Cut | None = seen.cut
+        blends: list[Blend] = []
+        for lane, trees, count, blend in zip(lanes, candidates, seen.counts, seen.blends, strict=True):
+            if len(trees) > count:
+                factors, known = self._lane(lane).calibration.factors, None
+                if count:
+                    blend.extend(trees[count:], factors)
+                else:
+                    blend = Blend(trees, factors)
+            blends.append(blend)
+        return blends, known
 
     def _blends(self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]) -> list[Blend]:
         return [

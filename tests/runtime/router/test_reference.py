@@ -13,6 +13,7 @@ from tandem.prices import PriceModel
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.calibration import fates
 from tandem.runtime.router.cut import Cutter
+from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 from tests.runtime.router import reference
 from tests.runtime.router.reference import Path
@@ -104,3 +105,22 @@ def test_lessons_are_the_defined_ones(forest, num_verified, committed):
     paths, verified = paths_of(blend), set(range(1, min(num_verified, len(blend) - 1) + 1))
     counts = fates(blend, verified, committed)
     assert counts == reference.fates(forest, {paths[node] for node in verified}, committed)
+
+
+@given(st.lists(st.tuples(candidates, st.lists(trees(), max_size=2)), min_size=1, max_size=3), tables(), st.booleans())
+def test_being_asked_about_a_model_first_changes_no_choice(lanes, table, again):
+    """Copies come first and the model's trees later into the same lists, as in a round; or other lists come."""
+    numbers, contexts = list(range(len(lanes))), [100] * len(lanes)
+    asked, fresh = (StairCut(PriceModel(table), learn_cost=False) for _ in range(2))
+    growing = [list(copies) for copies, _ in lanes]
+    asked.wants_model(growing, contexts, 32, numbers, "mtp")
+    whole = [[*copies, *more] for copies, more in lanes]
+    if again:
+        growing = [list(forest) for forest in whole]
+    else:
+        for forest, (_, more) in zip(growing, lanes, strict=True):
+            forest += more
+    draft_ms = {"mtp": 1.0}
+    chosen = asked.choose(growing, contexts, 32, numbers, draft_ms)
+    assert chosen == fresh.choose(whole, contexts, 32, numbers, draft_ms)
+    assert asked.choose(whole, contexts, 32, numbers, draft_ms) == chosen
