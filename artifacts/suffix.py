@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from tandem.artifacts import canonical, digest, folder
+from tandem.artifacts.layout import MANIFEST
 from tandem.artifacts.record import Capacity, Count, Digest, Record
 from tandem.errors import BundleCorrupt, BundleError, BundleMismatch
 
@@ -125,6 +126,11 @@ def open_corpus(path: Path, tokenizer: str) -> SuffixTable:
         )
     tokens, suffixes = map_ids(path, TOKENS, meta.tokens.count), map_ids(path, SUFFIXES, meta.suffixes.count)
     return SuffixTable(tokens, suffixes)
+
+
+def is_corpus(path: Path) -> bool:
+    """Whether the folder `path` was meant as a corpus, damaged or not, and not as a bundle."""
+    return not (path / MANIFEST).exists() and any((path / name).exists() for name in (META, TOKENS, SUFFIXES))
 
 
 def read_meta(path: Path) -> CorpusMeta:

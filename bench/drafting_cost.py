@@ -23,6 +23,12 @@ from tandem.runtime.drafters.lookup import LookupDrafter
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
+SOURCES = {
+    "lookup": ("lookup",),
+    "lattice": ("lattice",),
+    "both": ("lookup", "lattice"),
+    "served": ("lookup", "router", "lattice"),  # a lattice only where the router wants one beside what lookup has
+}
 SLOTS, TOP, ROUNDS = 15, 16, 1000
 STAIRS = {"1": 10.0, "8": 10.5, "9": 11.0, "16": 11.0, "17": 12.5, "24": 12.5, "25": 14.0, "32": 14.0}
 PRICES = {"1024": dict.fromkeys(("extend", "verify-chain", "verify-tree"), STAIRS)}
@@ -31,7 +37,7 @@ PRICES = {"1024": dict.fromkeys(("extend", "verify-chain", "verify-tree"), STAIR
 def main() -> None:
     print(f"{describe()}; microseconds a round of one lane, medians of {ROUNDS}")
     text = copied_text()
-    for name, sources in (("lookup", ("lookup",)), ("lattice", ("lattice",)), ("both", ("lookup", "lattice"))):
+    for name, sources in SOURCES.items():
         built, routed = rounds(text, sources)
         print(f"  {name:<8} trees {built:4.0f}   router {routed:4.0f}   together {built + routed:4.0f}")
 
@@ -53,7 +59,10 @@ def rounds(text: list[int], sources: tuple[str, ...]) -> tuple[float, float]:
         lattice = guesses(text, place)
         began = perf_counter()
         trees = lookup.propose(31) if "lookup" in sources else []
-        if "lattice" in sources:
+        asking = perf_counter()
+        asks = "router" not in sources or router.wants_model([trees], [place], 32, [0], "block")
+        asked = perf_counter()
+        if "lattice" in sources and asks:
             trees.append(Lattice(text[place - 1], *lattice).tree(31, "nodes", LEAST))
         drafted = perf_counter()
         chosen = router.choose([trees], [place], 32, [0]) if trees else []
@@ -62,8 +71,8 @@ def rounds(text: list[int], sources: tuple[str, ...]) -> tuple[float, float]:
         settling = perf_counter()
         if trees:
             router.settle([committed])
-        routed.append(cut - drafted + perf_counter() - settling)
-        built.append(drafted - began)
+        routed.append(asked - asking + cut - drafted + perf_counter() - settling)
+        built.append(drafted - asked + asking - began)
         lookup.observe([text[place]])
     return 1e6 * statistics.median(built), 1e6 * statistics.median(routed)
 

@@ -58,6 +58,9 @@ class Lane:
         self.logprobs: list[TokenLogprob] = []  # of the round at hand, if they are asked for
         self.drafter: Drafter | None = self._begun(drafter) if drafter and request.speculate else None
         self.model: Drafter | None = self._begun(model) if model and request.speculate else None
+        self.rest = 0  # rounds to come in which the drafter rests
+        self._rests = False  # in the round at hand
+        self._behind = 0  # tokens that it was not told
 
     @property
     def decoding(self) -> bool:
@@ -97,12 +100,19 @@ class Lane:
             log.exception(DROPPED)
             return None
 
-    def propose(self, max_nodes: int, vocab_size: int, *, by_model: bool = False) -> list[DraftTree]:
-        """A drafter's candidates with drafted nodes, cut to depths that could still be committed."""
-        drafter = self.model if by_model else self.drafter
-        if not self.drafts or self.num_left < 2 or max_nodes < 1:
+    def propose(self, max_nodes: int, vocab_size: int, *, by_model: bool = False, look: bool = True) -> list[DraftTree]:
+        """A drafter's candidates with drafted nodes, cut to depths that could still be committed.
+
+        Unless it is to `look`, no drafter is asked, and there is only what guides know.
+        """
+        if not by_model:
+            self._rests = not look
+        if not self.drafts or self.num_left < 2 or max_nodes < 1 or not (look or self.guides):
             return []
+        drafter = None if not look else self.model if by_model else self.drafter
         try:
+            if self._behind and look and not by_model:
+                self._catch_up()
             trees = [tree for tree in drafter.propose(max_nodes) if tree.num_drafted] if drafter else []
             if not trees and self.guides and not by_model:
                 trees = [DraftTree.root(self.ids[-1])]  # guides may know what comes
@@ -170,7 +180,10 @@ class Lane:
 
     def inform(self, rows: Sequence[int], tokens: list[int]) -> None:
         """Tell the drafters which rows of the pass at hand are in the text now, if any, and what was committed."""
-        for drafter in (self.drafter, self.model):
+        late = self._rests or self._behind
+        if late:
+            self._behind += len(tokens)
+        for drafter in (None if late else self.drafter, self.model):
             if drafter is None:
                 continue
             try:
@@ -181,12 +194,20 @@ class Lane:
             except Exception:
                 self._drop(drafter)
 
+    def _catch_up(self) -> None:
+        """Tells the drafter what came while it rested."""
+        if self.drafter is not None:
+            self.drafter.observe(self.ids[-self._behind :])
+        self._behind = 0
+
     def end(self) -> None:
         """Tell the drafters that the text is over."""
         for drafter in (self.drafter, self.model):
             if drafter is None:
                 continue
             try:
+                if drafter is self.drafter and self._behind:
+                    self._catch_up()
                 drafter.end()
             except Exception:
                 self._drop(drafter)

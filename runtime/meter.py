@@ -45,6 +45,9 @@ class Plain(StrEnum):
     NO_GUESS = "no_guess"
     """No drafter had a guess that there is room for."""
 
+    RESTS = "rests"
+    """Looking for copies has lately taken more time on the texts at hand than copies brought."""
+
     PRICE = "price"
     """At the bundle's prices no draft promised more tokens a millisecond than the plain step."""
 

@@ -34,14 +34,18 @@ Accept = Callable[[np.ndarray, int, int], int]
 class Router(Protocol):
     """Picks one tree per lane; none at all, or roots alone, are a plain step. `lanes` are numbers of opened lanes.
 
-    A round that has candidates calls `choose`, and `settle` with what its lanes committed. Before a drafter is asked
-    that costs a pass, `wants_model` hears what the others propose; `choose` then hears what each one asked took. Such
-    a drafter that has rows to read first is worth it only where `turn_pays`.
+    Before copies are looked for in a lane, `rests` says for how many rounds that is to be left. A round with candidates
+    calls `choose`, and `settle` with what its lanes committed; another that asked for some calls `passed`. Both hear ms
+    of wall time: the whole round's, of it what went into finding copies and choosing, and the host's part behind that,
+    outside passes. Before a drafter is asked that costs a pass, `wants_model` hears what the others propose; `choose`
+    then hears what each one asked took. Such a drafter that has rows to read first is worth it only where `turn_pays`.
     """
 
     def open(self, lane: int) -> None: ...
 
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool: ...
+
+    def rests(self, lane: int, context: int) -> int: ...
 
     def wants_model(
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
@@ -56,7 +60,9 @@ class Router(Protocol):
         draft_ms: Mapping[str, float] | None = None,
     ) -> list[DraftTree]: ...
 
-    def settle(self, committed: list[list[int]], ms: float) -> None: ...
+    def settle(self, committed: list[list[int]], ms: float, asked_ms: float, host_ms: float) -> None: ...
+
+    def passed(self, lanes: list[int], contexts: list[int], ms: float, asked_ms: float, host_ms: float) -> None: ...
 
     def close(self, lane: int) -> None: ...
 
@@ -92,28 +98,46 @@ class Rounds:
         vocab_size, draws = executor.geometry.vocab_size, executor.geometry.draws
         self._draws = Draws(vocab_size, greedy=relaxation is None) if draws else None
         self._max_rows = max_joint_rows(executor)
+        self._pass_ms = 0.0  # of the round at hand
+        self._settle_ms = 0.0  # that the router took behind the last round
 
     def play(self, lanes: Sequence[Lane]) -> None:
         """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
         began = perf_counter()
         most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
-        indices, starts, candidates, drafted = list[int](), list[int](), list[list[DraftTree]](), False
+        indices, starts, candidates = list[int](), list[int](), list[list[DraftTree]]()
+        drafted = looking = False
         for lane in lanes:
             indices.append(lane.index)
             starts.append(lane.kv_length)
-            candidates.append(lane.propose(most, vocab_size))
-            drafted = drafted or bool(candidates[-1])
+            if not lane.rest and lane.drafter is not None:
+                lane.rest = self._router.rests(lane.index, lane.kv_length)
+            if rests := lane.rest > 0:
+                lane.rest -= 1
+            candidates.append(lane.propose(most, vocab_size, look=not rests))
+            drafted, looking = drafted or bool(candidates[-1]), looking or (lane.drafts and not rests)
+        looked = perf_counter()
         draft_ms = self._ask_model(lanes, indices, starts, candidates)
         drafted = drafted or bool(draft_ms)  # what was asked for nothing has cost time too
+        asked = perf_counter()
         trees = self._router.choose(candidates, starts, self._max_rows, indices, draft_ms) if drafted else []
+        chosen = perf_counter()
         if trees and any(tree.num_drafted for tree in trees):
             committed = self._verify(lanes, indices, starts, trees)
         else:
             committed = self._step(lanes, indices, starts)
-        if not drafted:
-            self._meter.plain_rounds.add(Plain.OFF if _all_plain(lanes) else Plain.NO_GUESS)
+        settling = perf_counter()
+        ms = (settling - began) * 1e3
+        asked_ms = (looked - began + chosen - asked) * 1e3 + self._settle_ms
+        host_ms = max(0.0, (settling - chosen) * 1e3 - self._pass_ms)
+        if drafted:
+            self._router.settle(committed, ms, asked_ms, host_ms)
         else:
-            self._router.settle(committed, (perf_counter() - began) * 1e3)
+            if looking or self._models:
+                self._router.passed(indices, starts, ms, asked_ms, host_ms)
+            guesses = any(lane.drafts for lane in lanes)
+            self._meter.plain_rounds.add(Plain.NO_GUESS if looking else Plain.RESTS if guesses else Plain.OFF)
+        self._settle_ms = (perf_counter() - settling) * 1e3
         for lane, tokens in zip(lanes, committed, strict=True):
             lane.deliver(tokens)
         elapsed = (perf_counter() - began) * 1e3
@@ -141,6 +165,7 @@ class Rounds:
         if self._draws is not None:
             rows.wishes = self._draws.wishes(lanes)
         outcome = self._run(Kind.EXTEND, rows)
+        self._pass_ms = outcome.ms
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
         self._meter.rounds.add(ROUNDS[Kind.EXTEND])
         committed = []
@@ -163,6 +188,7 @@ class Rounds:
         if self._draws is not None:
             rows.wishes = self._draws.wishes(lanes, trees)
         outcome = self._run(kind, rows)
+        self._pass_ms = outcome.ms
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
         self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
@@ -173,7 +199,9 @@ class Rounds:
         if slots or kind is Kind.VERIFY_TREE:  # a chain's KV lies where it belongs, a state does not
             moves = commit_moves(indices, starts, trees, [path for path, _ in walks], table, slots)
             if moves.lane:
-                self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), self._executor.commit(moves))
+                ms = self._executor.commit(moves)
+                self._pass_ms += ms
+                self._prices.observe(max(starts), Kind.COMMIT, len(moves.lane), ms)
         for lane, tree, first, (path, tokens) in zip(lanes, trees, firsts, walks, strict=True):
             lane.commit(tokens, len(path), tree.num_drafted)
             if tree.num_drafted:
@@ -193,10 +221,6 @@ class Rounds:
             return token
 
         return accept
-
-
-def _all_plain(lanes: Sequence[Lane]) -> bool:
-    return not any(lane.drafts for lane in lanes)
 
 
 def max_joint_rows(executor: Executor) -> int:

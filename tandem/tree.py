@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 
 @dataclass(slots=True)
@@ -73,36 +74,32 @@ class DraftTree:
 
     def subset(self, keep: Sequence[int]) -> DraftTree:
         """The tree of the nodes `keep`, which holds 0 and the parent of each of its nodes."""
-        order = sorted(keep)
-        place = {node: i for i, node in enumerate(order)}
-        return DraftTree(
-            [self.tokens[i] for i in order],
-            [place[self.parents[i]] if self.parents[i] >= 0 else -1 for i in order],
-            [self.scores[i] for i in order],
-            [self.sources[i] for i in order],
-        )
+        return self._ordered(sorted(keep))
+
+    def _ordered(self, order: Sequence[int]) -> DraftTree:
+        """The tree of the nodes `order`, each behind its parent."""
+        if len(order) == 1:
+            return self.truncate(1)
+        place, pick = {node: i for i, node in enumerate(order)}, itemgetter(*order)
+        above = [-1, *map(place.__getitem__, pick(self.parents)[1:])]
+        return DraftTree(list(pick(self.tokens)), above, list(pick(self.scores)), list(pick(self.sources)))
 
     def arranged(self) -> DraftTree:
         """The same tree in depth-first pre-order, likelier children first; parents need only stand before children."""
         below: list[list[int]] = [[] for _ in self.tokens]
         for node, parent in enumerate(self.parents[1:], 1):
             below[parent].append(node)
-        order: list[int] = []
-        parents: list[int] = []
-        stack = [(0, -1)]
+        order, stack = list[int](), [0]
         while stack:
-            node, parent = stack.pop()
-            parents.append(parent)
-            here = len(order)
+            node = stack.pop()
             order.append(node)
-            children = below[node]
-            if len(children) > 1:
-                children.sort(key=self.scores.__getitem__)
-            for child in children:
-                stack.append((child, here))
-        return DraftTree(
-            [self.tokens[i] for i in order], parents, [self.scores[i] for i in order], [self.sources[i] for i in order]
-        )
+            while children := below[node]:
+                if len(children) > 1:
+                    children.sort(key=self.scores.__getitem__)
+                    stack += children[:-1]
+                node = children[-1]
+                order.append(node)
+        return self._ordered(order)
 
     def merged(self, other: DraftTree) -> DraftTree:
         """Both trees over one anchor: an equal prefix becomes one path, and a shared node keeps its larger score."""

@@ -50,8 +50,14 @@ class EvenRouter:
         share = max_rows // len(candidates)
         return [trees[0].truncate(share) if trees else DraftTree.root(0) for trees in candidates]
 
-    def settle(self, committed: list[list[int]], ms: float) -> None:
-        assert all(committed) and ms > 0
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
+    def settle(self, committed: list[list[int]], ms: float, asked_ms: float, host_ms: float) -> None:
+        assert all(committed) and ms > 0 and asked_ms >= 0
+
+    def passed(self, lanes: list[int], contexts: list[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        assert set(lanes) <= self.lanes and ms > 0 and asked_ms >= 0
 
 
 class RandomRouter(EvenRouter):
@@ -64,6 +70,9 @@ class RandomRouter(EvenRouter):
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         assert 1 <= backlog <= context and num_tokens > 0 and sync_ms > 0
         return self._random.random() < 0.8
+
+    def rests(self, lane: int, context: int) -> int:
+        return self._random.randint(1, 6) if self._random.random() < 0.1 else 0
 
     def wants_model(self, *asked: object) -> bool:
         return self._random.random() < 0.6

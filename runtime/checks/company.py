@@ -84,6 +84,9 @@ class Whims:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         return True
 
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
     def wants_model(
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
     ) -> bool:
@@ -107,7 +110,10 @@ class Whims:
             spare -= chosen[-1].num_drafted
         return chosen
 
-    def settle(self, committed: list[list[int]], ms: float) -> None:
+    def passed(self, lanes: list[int], contexts: list[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        pass
+
+    def settle(self, committed: list[list[int]], ms: float, asked_ms: float, host_ms: float) -> None:
         if self._chose:
             self._served.settle(committed, self._company.spent - self._began)
 

@@ -40,6 +40,9 @@ class FixedWidth:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         return True
 
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
     def wants_model(
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
     ) -> bool:
@@ -57,7 +60,10 @@ class FixedWidth:
         picks = [self._pick(trees) for trees in candidates]
         return [tree.truncate(share) for tree, share in zip(picks, rows, strict=True)]
 
-    def settle(self, committed: list[list[int]], ms: float) -> None:
+    def passed(self, lanes: list[int], contexts: list[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        pass
+
+    def settle(self, committed: list[list[int]], ms: float, asked_ms: float, host_ms: float) -> None:
         pass
 
     def _pick(self, trees: list[DraftTree]) -> DraftTree:

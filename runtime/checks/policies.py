@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
 from tandem.runtime.checks.recording import Text
 from tandem.runtime.router.blend import Blend
-from tandem.runtime.router.cut import Cut, Cutter
+from tandem.runtime.router.cut import Cut, Cutter, Forest, Stairs
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
 BINS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 """Lower ends of the classes of scores whose true chances the oracle knows."""
-Ranked = Sequence[tuple[float, int, int]]
 Chances = dict[tuple[str, str, int], float]
 """Accepted share of nodes by workload, source and class of score."""
 
@@ -26,10 +25,10 @@ Chances = dict[tuple[str, str, int], float]
 class EarlyStop(Cutter):
     """Stops at the first node that makes the round worth less, as if prices were convex."""
 
-    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int) -> Cut:
-        best = super()._cut(blends, [], context, max_rows)
-        for count in range(1, min(len(ranked), min(max_rows, MAX_TREE_ROWS) - len(blends)) + 1):
-            longer = super()._cut(blends, ranked[:count], context, max_rows)
+    def _cut(self, forest: Forest, ranked: Sequence[int], num_in_line: int, stairs: Stairs) -> Cut:
+        best = super()._cut(forest, [], 0, stairs)
+        for count in range(1, len(ranked) + 1):
+            longer = super()._cut(forest, ranked[:count], min(count, num_in_line), stairs)
             if longer.count < count:
                 break
             best = longer
@@ -41,9 +40,9 @@ class Hindsight(Cutter):
 
     ahead: Sequence[int] = ()
 
-    def _cut(self, blends: Sequence[Blend], ranked: Ranked, context: int, max_rows: int) -> Cut:
-        fates = fates_of(blends[0], self.ahead)
-        return super()._cut(blends, [(fates[node], i, node) for _, i, node in ranked], context, max_rows)
+    def _cut(self, forest: Forest, ranked: Sequence[int], num_in_line: int, stairs: Stairs) -> Cut:
+        known = replace(forest, q=list(map(float, fates_of(forest.blends[0], self.ahead))))
+        return super()._cut(known, ranked, num_in_line, stairs)
 
 
 class Knowing(StairCut):

@@ -51,6 +51,9 @@ class Kept:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         return True
 
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
     def wants_model(
         self, candidates: list[list[DraftTree]], contexts: list[int], max_rows: int, lanes: list[int], source: str
     ) -> bool:
@@ -68,7 +71,10 @@ class Kept:
         self.draft_ms[contexts[0]] = sum((draft_ms or {}).values())
         return []
 
-    def settle(self, committed: list[list[int]], ms: float) -> None:
+    def passed(self, lanes: list[int], contexts: list[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        pass
+
+    def settle(self, committed: list[list[int]], ms: float, asked_ms: float, host_ms: float) -> None:
         pass
 
 

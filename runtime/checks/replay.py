@@ -94,7 +94,7 @@ class Replay:
         ms = draft_ms + self._ms(context, tree, len(path))
         if self._router is not None and (text.drafts[position] or draft_ms):
             began = perf_counter()
-            self._router.settle([committed], ms)
+            self._router.settle([committed], ms, 0.0, 0.0)  # the host's part has no price
             tally.host_us.append(1e6 * (host + perf_counter() - began))
             if max(tree.depths()) < len(ahead):
                 tally.judge(tree, path)

@@ -23,6 +23,7 @@ class Drafter(Protocol):
     """One instance per lane, dropped with it. The anchor is the last token of `begin` or `observe`.
 
     Each round calls `propose`, then `sync`, then `observe`; a round that has no use for guesses leaves `propose` out.
+    One that copies rests in rounds that leave out all three, whose tokens it is told before the next `propose`.
     A pass over a stretch of the prompt calls `sync`, and behind the last one `observe` brings the first token.
     An exception costs the lane its drafter, never its text.
     """

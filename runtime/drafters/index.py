@@ -19,7 +19,8 @@ class ContextIndex:
     """Index over one growing text; costs O(orders) a token, and holds between `window` and 2 `window` tokens.
 
     A place p of order n means: tokens[p-n:p] equal the n tokens sought, and tokens[p] followed. Hashes only
-    find places; every place handed out has been compared token by token.
+    find places; every place handed out has been compared token by token. What was appended is indexed by the next
+    search, so a text in which nothing is sought costs nothing.
     """
 
     def __init__(self, window: int = 32_768) -> None:
@@ -28,28 +29,32 @@ class ContextIndex:
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Starts over with these tokens (the last `window` of them)."""
-        self.tokens: list[int] = []
-        self._ends = [0] * len(ORDERS)  # hashes of the text's last n tokens
+        self.tokens = list(tokens[-self._window :])
+        self._num_indexed = 0
         self._newest: list[dict[int, int]] = [{} for _ in ORDERS]
         self._older = [array("i") for _ in ORDERS]
-        for token in tokens[-self._window :]:
-            self.append(token)
+        self._ends = [0] * len(ORDERS)  # hashes of the indexed text's last n tokens
+        self._catch_up()
 
-    def append(self, token: int) -> None:
-        """One more token of the text."""
-        if len(self.tokens) >= 2 * self._window:
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More of the text."""
+        self.tokens += tokens
+
+    def _catch_up(self) -> None:
+        if len(self.tokens) > 2 * self._window:
             self.begin(self.tokens)
-        tokens, ends = self.tokens, self._ends
-        place = len(tokens)
-        tokens.append(token)
+        tokens, first, last = self.tokens, self._num_indexed, len(self.tokens)
         for i, n in enumerate(ORDERS):
-            older = -1
-            if place >= n:
-                newest, end = self._newest[i], ends[i]
-                older = newest.get(end, -1)
+            newest, older, end = self._newest[i], self._older[i], self._ends[i]
+            for place in range(first, min(n, last)):
+                older.append(-1)
+                end = hash(tuple(tokens[: place + 1]))
+            for place in range(max(first, n), last):
+                older.append(newest.get(end, -1))
                 newest[end] = place
-            self._older[i].append(older)
-            ends[i] = hash(tuple(tokens[-n:]))
+                end = hash(tuple(tokens[place - n + 1 : place + 1]))
+            self._ends[i] = end
+        self._num_indexed = last
 
     def places(self, min_order: int) -> tuple[list[int], int]:
         """Places, newest first, that follow the longest match of the text's end, and how many tokens agree.
@@ -57,6 +62,7 @@ class ContextIndex:
         They are sought among the newest MAX_PLACES of the longest order that has any. The agreement is an order or a
         length beyond it. ([], 0) without a match of `min_order` tokens.
         """
+        self._catch_up()
         tokens = self.tokens
         for i, n in enumerate(ORDERS):
             place = self._newest[i].get(self._ends[i], -1)

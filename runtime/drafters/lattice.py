@@ -78,18 +78,17 @@ class Lattice:
         tokens, parents, scores, frontier = self._walk(max_nodes, least)
         while frontier and len(tokens) <= max_nodes:
             score, row, parent, others = heappop(frontier)
-            if -score < least:
-                break
             if isinstance(others, int):
                 index, others = others, by_row[row].tolist()
                 others[index] = TAKEN
-                if (chance := max(others)) > TAKEN:
-                    heappush(frontier, (-scores[parent] * chance, row, parent, others))
+                if (chance := max(others)) > TAKEN and (reach := scores[parent] * chance) >= least:
+                    heappush(frontier, (-reach, row, parent, others))
                 continue
-            reach, index = -score, others.index(max(others))
+            index = others.index(max(others))
             others[index] = TAKEN
-            if (chance := max(others)) > TAKEN:
-                heappush(frontier, (-scores[parent] * chance, row, parent, others))
+            if (chance := max(others)) > TAKEN and (reach := scores[parent] * chance) >= least:
+                heappush(frontier, (-reach, row, parent, others))
+            reach = -score
             while True:
                 slot, node = row // k, len(tokens)
                 tokens.append(ids[slot][index])
@@ -101,10 +100,12 @@ class Lattice:
                 rest = by_row[row].tolist()
                 chance = max(rest)
                 if mode == "nodes":
-                    heappush(frontier, (-reach * chance, row, node, rest))
+                    if reach * chance >= least:
+                        heappush(frontier, (-reach * chance, row, node, rest))
                     break
                 index = rest.index(chance)
-                heappush(frontier, (reach * (chance - CERTAIN), row, node, index))
+                if (beside := reach * (CERTAIN - chance)) >= least:
+                    heappush(frontier, (-beside, row, node, index))
                 reach *= chance
                 if reach < least:
                     break
@@ -121,8 +122,9 @@ class Lattice:
         scores = [score for score in accumulate(taken, mul, initial=1.0) if score >= least]
         tokens = [self._anchor, *[ids[index] for ids, index in zip(self._tokens, walk, strict=False)]][: len(scores)]
         steps: list[Step] = [
-            (reach * (chance - CERTAIN), row, slot, index)
+            (-beside, row, slot, index)
             for slot, (reach, chance, row, index) in enumerate(zip(scores, taken, rows, walk, strict=False))
+            if (beside := reach * (CERTAIN - chance)) >= least
         ]
         heapify(steps)
         return tokens, list(range(-1, len(scores) - 1)), scores, steps

@@ -6,8 +6,11 @@ Knows nothing of prices, other lanes or the target model.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
+from operator import eq
 from typing import Any
 
 from tandem.runtime.drafters.index import ORDERS, ContextIndex
@@ -82,8 +85,7 @@ class LookupDrafter:
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._count(tokens)
-        for token in tokens:
-            self._index.append(token)
+        self._index.extend(tokens)
         self._grow(len(tokens))
         if self._record:
             self._text.extend(tokens)
@@ -113,7 +115,8 @@ class LookupDrafter:
             if isinstance(seen, Found):
                 witnesses.add(seen.after, [SHELF_WEIGHT * count for count in seen.counts], source)
             else:
-                witnesses.add([_after(tokens, place) for place in seen], [1.0] * len(seen), source)
+                lines = Counter([_after(tokens, place) for place in seen])
+                witnesses.add(list(lines), list(map(float, lines.values())), source)
         self._unheard = [(source, agreed, self._said(seen)) for agreed, all_ in voices.items() for source, seen in all_]
         return witnesses
 
@@ -129,27 +132,37 @@ class LookupDrafter:
 
     def _count(self, tokens: Sequence[int]) -> None:
         """Scores the last proposal's witnesses against what came, up to the first step none of them foresaw."""
-        witnesses, line, run = self._witnesses, self._line, self._run
+        witnesses, drafted, run = self._witnesses, self._line, self._run
         unheard, self._unheard = self._unheard, []
         self._witnesses, self._line = Witnesses(), []
-        length = min(len(line), len(tokens))
-        followed = length > 0 and line[:length] == list(tokens[:length])
+        length = min(len(drafted), len(tokens))
+        followed = length > 0 and drafted[:length] == list(tokens[:length])
         self._run = run + len(tokens) if followed else 0
         for source, agreed, said in unheard:  # or a voice that is not heard could never become surer
             if said:
                 self._rates.count(source, agreed, run, tokens[0] in said)
         voters = witnesses.all()
         for depth, token in enumerate(tokens):
+            if not voters:
+                return
+            source, agreed, ran = witnesses.source(voters), witnesses.agreed + depth, run + depth
+            if len(voters) == 1:
+                line = witnesses.said(voters[0], depth, len(tokens))
+                right = sum(takewhile(bool, map(eq, line, tokens[depth:])))
+                self._rates.count_all(source, agreed, ran, right)
+                if right < len(line):
+                    self._rates.count(source, agreed + right, ran + right, False)
+                return
             votes = {said: who for _, said, who in witnesses.poll(voters, depth)}
             if not votes:
                 return
-            self._rates.count(witnesses.source(voters), witnesses.agreed + depth, run + depth, token in votes)
+            self._rates.count(source, agreed, ran, token in votes)
             voters = votes.get(token, [])
 
 
-def _after(tokens: list[int], place: int) -> list[int]:
+def _after(tokens: list[int], place: int) -> tuple[int, ...]:
     """REACH tokens from `place` on; what runs past the text's end begins again, as the text then repeats itself."""
-    line = tokens[place : place + REACH]
+    line = tuple(tokens[place : place + REACH])
     return line if len(line) == REACH else (line * (-(-REACH // len(line))))[:REACH]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -36,26 +37,45 @@ class CopyRates:
     def __init__(self) -> None:
         self._prior = read_prior()
         self._counts = {key: [0.0, 0.0] for key in self._prior}  # went on, did not
-        self._rates = {key: a / (a + b) for key, (a, b) in self._prior.items()}
+        self._rates = {source: [[0.0] * len(RUNS) for _ in AGREED] for source in SOURCES}
+        for (source, i, k), (a, b) in self._prior.items():
+            self._rates[source][i][k] = a / (a + b)
 
     def rate(self, source: str, agreed: int, run: int) -> float:
         """Chance that the next token is one of those that followed, when `agreed` (>= 2) tokens agree."""
-        return self._rates[source, AGREED_BINS[min(agreed, AGREED[-1])], RUN_BINS[min(run, RUNS[-1])]]
+        return self._rates[source][AGREED_BINS[min(agreed, AGREED[-1])]][RUN_BINS[min(run, RUNS[-1])]]
 
     def ladder(self, source: str, agreed: int, run: int, steps: int) -> list[float]:
         """`rate` now, behind one more token that was copied right, and so on."""
-        rates, most, last = self._rates, AGREED[-1], RUNS[-1]
-        return [rates[source, AGREED_BINS[min(agreed + i, most)], RUN_BINS[min(run + i, last)]] for i in range(steps)]
+        rates = self._rates[source]
+        return [rates[i][k] for i, k in zip(*_bins(agreed, run, steps), strict=True)]
 
     def count(self, source: str, agreed: int, run: int, went_on: bool) -> None:
         """One more trial; old ones fade by halving once there are many."""
-        key = (source, AGREED_BINS[min(agreed, AGREED[-1])], RUN_BINS[min(run, RUNS[-1])])
-        counts = self._counts[key]
-        counts[not went_on] += 1.0
+        self._add(source, AGREED_BINS[min(agreed, AGREED[-1])], RUN_BINS[min(run, RUNS[-1])], 1, went_on)
+
+    def count_all(self, source: str, agreed: int, run: int, steps: int) -> None:
+        """As many trials as `steps` that went on, each behind one more token."""
+        for (i, k), trials in Counter(zip(*_bins(agreed, run, steps), strict=True)).items():
+            self._add(source, i, k, trials, True)
+
+    def _add(self, source: str, i: int, k: int, trials: int, went_on: bool) -> None:
+        counts = self._counts[source, i, k]
+        counts[not went_on] += trials
         if sum(counts) > MAX_TRIALS:
             counts[:] = counts[0] / 2.0, counts[1] / 2.0
-        a, b = self._prior[key]
-        self._rates[key] = (a + counts[0]) / (a + b + counts[0] + counts[1])
+        a, b = self._prior[source, i, k]
+        self._rates[source][i][k] = (a + counts[0]) / (a + b + counts[0] + counts[1])
+
+
+def _bins(agreed: int, run: int, steps: int) -> tuple[list[int], list[int]]:
+    """The bins of `agreed` and `run` tokens, of one more each, and so on."""
+    return _steps(AGREED_BINS, agreed, steps), _steps(RUN_BINS, run, steps)
+
+
+def _steps(bins: list[int], first: int, steps: int) -> list[int]:
+    found = bins[first : first + steps]
+    return found + bins[-1:] * (steps - len(found))
 
 
 @cache

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import accumulate, islice, takewhile
+from operator import mul
 
 from tandem.keys import MAX_TREE_ROWS
 from tandem.runtime.drafters.rates import BOTH, CopyRates
@@ -36,12 +37,12 @@ class Witnesses:
 
     agreed: int = 0
     vocab_size: int = 2**31
-    after: list[list[int]] = field(default_factory=list)
+    after: list[Sequence[int]] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     _polled: dict[tuple[int, int], list[Vote]] = field(default_factory=dict)
 
-    def add(self, after: Sequence[list[int]], weights: Sequence[float], source: str) -> None:
+    def add(self, after: Sequence[Sequence[int]], weights: Sequence[float], source: str) -> None:
         """More witnesses, all from one place."""
         self.after += after
         self.weights += weights
@@ -50,6 +51,13 @@ class Witnesses:
     def all(self) -> list[int]:
         """Everybody, as `poll` wants it."""
         return list(range(len(self.after)))
+
+    def said(self, voter: int, begin: int, end: int) -> Sequence[int]:
+        """What a witness says from `begin` to `end`, as far as these are ids."""
+        line, size = self.after[voter][begin:end], self.vocab_size
+        if line and not (min(line) >= 0 and max(line) < size):
+            return list(takewhile(range(size).__contains__, line))
+        return line
 
     def poll(self, voters: Sequence[int], depth: int) -> list[Vote]:
         """What `voters`, all who said the same `depth` tokens, say next: most mass first, then as added."""
@@ -125,26 +133,34 @@ def vote_tree(anchor: int, witnesses: Witnesses, rates: CopyRates, run: int, max
 
 def vote_line(anchor: int, witnesses: Witnesses, rates: CopyRates, run: int, max_nodes: int) -> DraftTree:
     """The line of the most votes at every step, as long as it may be, at most REACH."""
-    line = DraftTree.root(anchor)
-    score, voters, source = 1.0, witnesses.all(), ""
+    tokens, scores, sources = [anchor], [1.0], ["root"]
+    score, voters, source, reach = 1.0, witnesses.all(), "", min(max_nodes, REACH)
     ladder: list[float] = []
-    for depth in range(min(max_nodes, REACH)):
+    for depth in range(reach):
+        if voters and source != (now := witnesses.source(voters)):
+            source, ladder = now, rates.ladder(now, witnesses.agreed, run, REACH)
+        if len(voters) == 1:
+            said = witnesses.said(voters[0], depth, reach)
+            path = list(accumulate(ladder[depth : depth + len(said)], mul, initial=score))[1:]
+            if said and path[-1] < LEAST:
+                path = list(takewhile(LEAST.__le__, path))
+            tokens += said[: len(path)]
+            scores += path
+            sources += [source] * len(path)
+            break
         votes = witnesses.poll(voters, depth)
         if not votes:
             break
-        if source != (now := witnesses.source(voters)):
-            source, ladder = now, rates.ladder(now, witnesses.agreed, run, REACH)
         mass, token, voters = votes[0]
         score *= ladder[depth]
         if len(votes) > 1:
             score *= mass / sum([mass for mass, _, _ in votes])
         if score < LEAST:
             break
-        line.tokens.append(token)
-        line.parents.append(depth)
-        line.scores.append(score)
-        line.sources.append(witnesses.source(voters))
-    return line
+        tokens.append(token)
+        scores.append(score)
+        sources.append(witnesses.source(voters))
+    return DraftTree(tokens, list(range(-1, len(tokens) - 1)), scores, sources)
 
 
 def _by_falling_mass(vote: Vote) -> float:

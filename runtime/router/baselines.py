@@ -31,6 +31,9 @@ class FixedRouter:
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
         return True
 
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
     def wants_model(
         self,
         candidates: Sequence[Sequence[DraftTree]],
@@ -58,7 +61,12 @@ class FixedRouter:
             self._declined(Plain.PRICE)
         return [blend.tree(nodes[:share]) for blend, nodes, share in zip(blends, kept, shares, strict=True)]
 
-    def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
+    def passed(self, lanes: Sequence[int], contexts: Sequence[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        pass
+
+    def settle(
+        self, committed: Sequence[Sequence[int]], ms: float | None = None, asked_ms: float = 0.0, host_ms: float = 0.0
+    ) -> None:
         for (lane, drafted), tokens in zip(self._round, committed, strict=True):
             self._learn(lane, drafted, len(tokens), ms)
 

@@ -6,6 +6,7 @@ Drafters of two families guess apart from each other: copying drafters, and mode
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 from tandem.runtime.drafters.base import MODELS
 from tandem.tree import DraftTree
@@ -20,145 +21,163 @@ Factors = Mapping[str, Sequence[float]]
 """By source, what scores of each tenth are to be multiplied with; 1 for a source that is not in it."""
 
 
-def tenth_of(score: float) -> int:
-    """Which tenth of 0 to 1 a score lies in."""
-    return int(score * LAST)
-
-
 def _family(tree: DraftTree) -> int:
     return 1 if not MODELS.isdisjoint(tree.sources) else 0
 
 
-def _sound(score: float) -> float:
-    """Of a proposed node, whose score is not 0 and may be no number."""
-    return score if LEAST < score < 1.0 else 1.0 if score >= 1.0 else LEAST
+def _sound(scores: list[float]) -> list[float]:
+    """Scores of proposed nodes: more than 0, which says that a node was not proposed, at most 1, and numbers."""
+    if min(scores) > LEAST and max(scores) <= 1.0 and not isnan(sum(scores)):
+        return scores[:]
+    return [score if LEAST < score < 1.0 else 1.0 if score >= 1.0 else LEAST for score in scores]
 
 
 class Blend:
-    """Parallel lists over nodes, the anchor first and parents before children; not in depth-first order.
+    """Parallel lists over nodes, the anchor first and parents before children; not always in depth-first order.
 
     `scores[family][node]` is the larger score that drafters of the family (0 copies, 1 models) gave the node, 0 where
     none proposed it, `sources[family][node]` the source of that score, `q[node]` the chance that the whole path is
-    accepted.
+    accepted. `heard` are the families that propose anything. `arranged` says that the nodes are a tree's, and so in
+    depth-first order.
     """
 
-    __slots__ = ("known", "parents", "q", "scores", "sources", "tokens")
+    __slots__ = ("arranged", "heard", "parents", "q", "scores", "sources", "tokens")
 
     def __init__(self, trees: Sequence[DraftTree], factors: Factors) -> None:
         """Of trees over one anchor; none at all is a root over NO_ANCHOR."""
         first = trees[0] if trees else DraftTree.root(NO_ANCHOR)
         n, family = len(first), _family(first)
         self.tokens, self.parents = first.tokens[:], first.parents[:]
-        scores, sources = [_sound(score) for score in first.scores], first.sources[:]
+        scores, sources = _sound(first.scores), first.sources[:]
         others, names = [1.0] + [0.0] * (n - 1), ["root"] + [""] * (n - 1)
         self.scores: tuple[list[float], list[float]] = (others, scores) if family else (scores, others)
         self.sources: tuple[list[str], list[str]] = (names, sources) if family else (sources, names)
-        self.known: dict[tuple[int, int], int] = dict(
-            zip(zip(self.parents, self.tokens, strict=True), range(n), strict=True)
-        )
-        for tree in trees[1:]:
-            self._add(tree)
-        self.q = self._chances(factors)
+        self.heard = {family} if n > 1 else set[int]()
+        self.arranged = True
+        self.q: list[float] = []
+        self.extend(trees[1:], factors)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def _add(self, tree: DraftTree) -> None:
-        tokens, parents, known, family = self.tokens, self.parents, self.known, _family(tree)
-        scores, sources = self.scores[family], self.sources[family]
-        others, names = self.scores[not family], self.sources[not family]
-        place = [0]
-        rows = zip(tree.parents, tree.tokens, tree.scores, tree.sources, strict=True)
+    def extend(self, trees: Sequence[DraftTree], factors: Factors) -> None:
+        """More trees over the anchor, as if they had come with those before."""
+        if trees:
+            nodes = zip(self.parents, self.tokens, strict=True)
+            known = dict(zip(nodes, range(len(self.tokens)), strict=True))
+            for tree in trees:
+                self._add(tree, known)
+            self.arranged = False
+        self.q = self._chances(factors)
+
+    def _add(self, tree: DraftTree, known: dict[tuple[int, int], int]) -> None:
+        """`known` tells nodes by their parent and token."""
+        family, size = _family(tree), len(self.tokens)
+        tokens, parents, scores, sources = self.tokens, self.parents, self.scores[family], self.sources[family]
+        if len(tree) > 1:
+            self.heard.add(family)
+        place, here = [0], size
+        rows = zip(tree.parents, tree.tokens, _sound(tree.scores), tree.sources, strict=True)
         next(rows)
         for parent, token, score, source in rows:
-            above, score = place[parent], _sound(score)
-            here = known.setdefault((above, token), len(tokens))
-            if here == len(tokens):
+            above = place[parent]
+            if (node := known.setdefault((above, token), here)) == here:
+                here += 1
                 tokens.append(token)
                 parents.append(above)
                 scores.append(score)
                 sources.append(source)
-                others.append(0.0)
-                names.append("")
-            elif score > scores[here]:
-                scores[here], sources[here] = score, source
-            place.append(here)
+            elif score > scores[node]:
+                scores[node], sources[node] = score, source
+            place.append(node)
+        self.scores[not family].extend([0.0] * (here - size))
+        self.sources[not family].extend([""] * (here - size))
 
     def _chances(self, factors: Factors) -> list[float]:
-        """q of every node. Where both families propose a token they are wrong only if both are.
+        """q of every node."""
+        if len(self.heard) == 2:
+            return self._joined(self._own(0, factors), self._own(1, factors))
+        return self._own(max(self.heard), factors) if self.heard else [1.0]
+
+    def _own(self, family: int, factors: Factors) -> list[float]:
+        """q of the family's nodes by its own scores, 0 for others' nodes."""
+        q, last, factor = [1.0], "", None
+        rows = zip(self.parents, self.scores[family], self.sources[family], strict=True)
+        next(rows)
+        for parent, score, source in rows:
+            if score:
+                if source is not last:
+                    last, factor = source, factors.get(source)
+                if factor is not None:
+                    score *= factor[int(score * LAST)]
+                if score > (above := q[parent]):
+                    score = above
+            q.append(score)
+        return q
+
+    def _joined(self, copied: list[float], modelled: list[float]) -> list[float]:
+        """q of both families' nodes. Where both propose a token they are wrong only if both are.
 
         Of two guesses that exclude each other at most one is right: each loses what the other is sure of. Below the
         last node that both propose, each goes on as surely as it would alone.
         """
-        copied, modelled = (self._own(family, factors) for family in (0, 1))
-        if copied is None or modelled is None:
-            return copied or modelled or [1.0]
+        nodes = list(zip(range(len(copied)), self.parents, copied, modelled, strict=True))[1:]
         # Of nodes that both propose: how sure each is of children that the other does not, and what is left of 1.
-        both = {0: [0.0, 0.0, 1.0]}
-        q, ratios = [1.0], [1.0]  # to what the node's own family said
-        parents = self.parents
-        for node in range(1, len(parents)):
-            a, b, parent = copied[node], modelled[node], parents[node]
+        meetings: list[list[float] | None] = [None] * len(copied)
+        meetings[0] = [0.0, 0.0, 1.0]
+        for node, parent, a, b in nodes:
             if a and b:
-                both[node] = [0.0, 0.0, 1.0]
-            elif meeting := both.get(parent):
+                meetings[node] = [0.0, 0.0, 1.0]
+            elif (meeting := meetings[parent]) is not None:
                 meeting[1 if b else 0] += b / modelled[parent] if b else a / copied[parent]
-        for node in range(1, len(parents)):
-            a, b, parent = copied[node], modelled[node], parents[node]
-            own = a or b
-            meeting = both.get(parent)
-            if meeting is None:
+        q, ratios = [1.0], [1.0]  # to what the node's own family said
+        for _, parent, a, b in nodes:
+            if (meeting := meetings[parent]) is None:
                 ratio = ratios[parent]
-                q.append(own * ratio)
+                q.append((a or b) * ratio)
                 ratios.append(ratio)
                 continue
             if a and b:
                 share = (1.0 - (1.0 - a) * (1.0 - b)) / q[parent]
             else:
                 mass, rival = meeting[1 if b else 0], meeting[0 if b else 1]
-                share = own / (modelled if b else copied)[parent]
+                share = b / modelled[parent] if b else a / copied[parent]
                 if rival:
                     rival = min(rival, SUREST)
                     share *= (1.0 - rival) / (1.0 - min(mass, SUREST) * rival)
             share = max(LEAST, min(share, meeting[2]))
             meeting[2] -= share
-            q.append(q[parent] * share)
-            ratios.append(q[-1] / own)
+            q.append(chance := q[parent] * share)
+            ratios.append(chance / (a or b))
         return q
 
-    def _own(self, family: int, factors: Factors) -> list[float] | None:
-        """q of the family's nodes by its own scores, 0 for others' nodes; None if it has no node."""
-        scores, sources, parents, q = self.scores[family], self.sources[family], self.parents, [1.0]
-        if not any(sources[1:]):
-            return None
-        for node in range(1, len(parents)):
-            score = scores[node]
-            if score:
-                source, above = sources[node], q[parents[node]]
-                if source in factors:
-                    score *= factors[source][int(score * LAST)]
-                if score > above:
-                    score = above
-            q.append(score)
-        return q
+    @property
+    def is_line(self) -> bool:
+        return self.parents == list(range(-1, len(self.parents) - 1))
+
+    def path(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes that `tokens` go along, the anchor first."""
+        path, last, wanted, ours = [0], 0, iter(tokens), self.tokens
+        token = next(wanted, None)
+        for node, parent in enumerate(self.parents):
+            if parent == last and ours[node] == token and node:
+                last, token = node, next(wanted, None)
+                path.append(node)
+        return path
 
     def foreseen(self, tokens: Sequence[int], family: int) -> int:
         """How many of `tokens` the family's nodes foresaw."""
-        node, scores = 0, self.scores[family]
-        for depth, token in enumerate(tokens):
-            node = self.known.get((node, token), 0)
-            if not (node and scores[node]):
-                return depth
-        return len(tokens)
+        scores = self.scores[family]
+        return sum([scores[node] > 0.0 for node in self.path(tokens)[1:]])
 
     def line(self) -> list[int]:
         """The nodes of the path of most expected tokens, the anchor left out."""
-        expected = [0.0]
-        best = 0
-        for node in range(1, len(self.q)):
-            expected.append(expected[self.parents[node]] + self.q[node])
-            if expected[node] > expected[best]:
-                best = node
+        expected, most, best = [0.0], 0.0, 0
+        for node, (parent, q) in enumerate(zip(self.parents, self.q, strict=True)):
+            if node:
+                expected.append(so_far := expected[parent] + q)
+                if so_far > most:
+                    most, best = so_far, node
         path = []
         while best > 0:
             path.append(best)
@@ -167,18 +186,15 @@ class Blend:
 
     def tree(self, keep: Sequence[int]) -> DraftTree:
         """The draft of the nodes `keep`, which holds the parent of each; its scores are `q`."""
-        order = [0, *sorted(keep)]
-        place = {node: i for i, node in enumerate(order)}
-        parents = [place.get(self.parents[node], -1) for node in order]
-        tree = DraftTree(
-            [self.tokens[node] for node in order],
-            parents,
-            [self.q[node] for node in order],
-            [self.source(node) for node in order],
-        )
-        return tree if parents == list(range(-1, len(order) - 1)) else tree.arranged()
+        names = self.sources[max(self.heard, default=0)]
+        if len(self.heard) == 2:
+            names = ["root"] + [""] * (len(names) - 1)
+            for node in keep:
+                names[node] = self.source(node)
+        tree = DraftTree(self.tokens, self.parents, self.q, names).subset([0, *keep])
+        return tree if self.arranged or tree.is_chain else tree.arranged()
 
     def source(self, node: int) -> str:
-        """Who proposed the node, both where both did."""
+        """Who proposed a drafted node, both where both did."""
         copied, modelled = self.sources[0][node], self.sources[1][node]
-        return f"{copied}+{modelled}" if copied and modelled and node else copied or modelled
+        return f"{copied}+{modelled}" if copied and modelled else copied or modelled

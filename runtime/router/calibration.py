@@ -7,9 +7,10 @@ prices or of what drafters do inside.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from operator import mul
+from itertools import compress
+from operator import add, mul
 
-from tandem.runtime.router.blend import TENTHS, Blend, Factors, tenth_of
+from tandem.runtime.router.blend import LAST, TENTHS, Blend, Factors
 
 KEEP = 0.99  # of a lane's old evidence, each round that brings new one
 PRIOR_NODES = 16.0  # weight of what other texts taught, in expected accepted nodes
@@ -17,8 +18,8 @@ BOUNDS = (0.05, 2.0)
 PRIOR_TENTH = 15.0  # weight of a drafter's own word in a tenth of its scores, in expected accepted nodes
 MAX_TENTH = 400.0  # expected accepted nodes of a tenth, from which on old ones fade by halving
 
-OWN_WORD = [1.0] * TENTHS
-Counts = dict[str, list[list[float]]]
+OWN_WORD, NONE = [1.0] * TENTHS, [0.0] * TENTHS
+Counts = dict[str, tuple[list[float], list[float]]]
 """By source, accepted and expected nodes, each by tenths of their scores."""
 
 
@@ -29,27 +30,27 @@ def fates(blend: Blend, verified: Collection[int], committed: Sequence[int]) -> 
     whatever the outcome. Counting the rest would charge a deep tree with tokens that a short round could not have
     brought. A node that two families propose is counted for both.
     """
+    parents, path = blend.parents, blend.path(committed)
+    judged = [parent <= 0 or parent in verified for parent in parents]
+    judged[0] = False
+    if len(path) > len(committed):
+        below = set(path[-1:])  # the text ends here, and what would have come is open
+        for node in range(path[-1] + 1, len(parents)):
+            if parents[node] in below:
+                below.add(node)
+                judged[node] = False
     counts: Counts = {}
-    parents, tokens, length = blend.parents, blend.tokens, len(committed)
-    depth = [0]  # of nodes on the committed path or past its end, else -1
-    families = tuple(zip(blend.scores, blend.sources, strict=True))
-    for node in range(1, len(parents)):
-        parent = parents[node]
-        above = depth[parent]
-        if above >= length:
-            depth.append(above)
-            continue
-        accepted = above >= 0 and committed[above] == tokens[node]
-        depth.append(above + 1 if accepted else -1)
-        if not parent or parent in verified:
-            for scores, sources in families:
-                if score := scores[node]:
-                    count = counts.get(sources[node])
-                    if count is None:
-                        count = counts[sources[node]] = [[0.0] * TENTHS, [0.0] * TENTHS]
-                    tenth = tenth_of(score)
-                    count[0][tenth] += accepted
-                    count[1][tenth] += score
+    for family in blend.heard:
+        scores, sources, last = blend.scores[family], blend.sources[family], ""
+        for score, source in zip(compress(scores, judged), compress(sources, judged), strict=True):
+            if score:
+                if source is not last:
+                    last = source
+                    _, expected = counts.setdefault(source, ([0.0] * TENTHS, [0.0] * TENTHS))
+                expected[int(score * LAST)] += score
+        for node in path:
+            if judged[node] and (score := scores[node]):
+                counts[sources[node]][0][int(score * LAST)] += 1.0
     return counts
 
 
@@ -62,7 +63,7 @@ class Calibration:
     def learn(self, counts: Counts) -> None:
         """Takes in what `fates` counted on a text."""
         for source, (accepted, expected) in counts.items():
-            old = self._counts.setdefault(source, [[0.0] * TENTHS, [0.0] * TENTHS])
+            old = self._counts.setdefault(source, ([0.0] * TENTHS, [0.0] * TENTHS))
             for tenth in range(TENTHS):
                 old[0][tenth] += accepted[tenth]
                 old[1][tenth] += expected[tenth]
@@ -96,10 +97,8 @@ class Evidence:
         """Takes in what `fates` counted."""
         for source, (accepted, expected) in counts.items():
             known = self._known.get(source, OWN_WORD)
-            whole = self.counts.setdefault(source, [[0.0] * TENTHS, [0.0] * TENTHS])
-            for tenth in range(TENTHS):
-                whole[0][tenth] += accepted[tenth]
-                whole[1][tenth] += expected[tenth]
+            whole = self.counts.get(source, (NONE, NONE))
+            self.counts[source] = list(map(add, whole[0], accepted)), list(map(add, whole[1], expected))
             sums = self._sums.setdefault(source, [0.0, 0.0])
             sums[0] = KEEP * sums[0] + sum(accepted)
             sums[1] = KEEP * sums[1] + sum(map(mul, expected, known))

@@ -22,5 +22,5 @@ class Forecast:
 
     def learn(self, blend: Blend, committed: Sequence[int]) -> None:
         """What a round committed, given all that was proposed for it; nothing where the model was not asked."""
-        if any(blend.scores[1][1:]):
+        if 1 in blend.heard:
             self.accepted += FOLLOW * (blend.foreseen(committed, 1) - self.accepted)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel, context_key
 from tandem.runtime.meter import Plain
+from tandem.runtime.router.account import Account, Credits
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.calibration import Calibration, Evidence, fates
 from tandem.runtime.router.costs import DraftCosts, Prior
-from tandem.runtime.router.cut import Cutter
+from tandem.runtime.router.cut import Cut, Cutter
 from tandem.runtime.router.forecast import Forecast
 from tandem.runtime.router.ledger import Arm, Ledger
+from tandem.runtime.router.played import Played
 from tandem.tree import DraftTree
 
 MARGIN = 1.03
@@ -27,22 +30,39 @@ MODEL_ROWS = 16  # of a lane's tree, for what asking the model would cost
 
 @dataclass(slots=True)
 class LaneEvidence:
-    """What one lane's text has taught."""
+    """What one lane's text has taught, and what copies have earned on it, by context class.
+
+    `asking` is the account of the round at hand, if copies are looked for in it.
+    """
 
     calibration: Evidence
     forecast: Forecast = field(default_factory=Forecast)
+    accounts: dict[int, Account] = field(default_factory=dict)
+    asking: Account | None = None
+
+    def rests(self, context: int, credits: Credits) -> int:
+        """For how many rounds copies are not looked for; if none, the round that begins looks."""
+        if (account := self.accounts.get(key := context_key(context))) is None:
+            account = self.accounts[key] = credits.open(key)
+        rests = account.rests()
+        self.asking = None if rests else account
+        return rests
+
+    def book(self, gain: float, looking: float) -> None:
+        """What looking brought in the round at hand and took of it, in plain steps."""
+        if self.asking is not None:
+            self.asking.settle(gain, looking)
+            self.asking = None
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What was chosen, until it is settled."""
+@dataclass(slots=True)
+class Seen:
+    """What copies proposed when it was asked whether to ask a model, and what of it would be verified without."""
 
-    lanes: Sequence[int]
+    candidates: Sequence[Sequence[DraftTree]]
+    counts: Sequence[int]
     blends: Sequence[Blend]
-    kept: Sequence[Sequence[int]]
-    context: int
-    arm: Arm
-    priced: float | None
+    cut: Cut
 
 
 class StairCut:
@@ -69,9 +89,10 @@ class StairCut:
         self._margin = margin
         self._learn_cost, self._draft_costs = learn_cost, DraftCosts(draft_prior)
         self._evidence: dict[int, LaneEvidence] = {}
-        self._calibration = Calibration()
+        self._calibration, self._credits = Calibration(), Credits()
         self._ledgers: dict[tuple[int, int], Ledger] = {}
-        self._round: Round | None = None
+        self._seen: Seen | None = None
+        self._round: Played | None = None
 
     def open(self, lane: int) -> None:
         """A lane starts from what closed lanes taught; lanes side by side do not touch each other's evidence."""
@@ -82,12 +103,19 @@ class StairCut:
         evidence = self._evidence.pop(lane, None)
         if evidence is not None:
             self._calibration.learn(evidence.calibration.counts)
+            self._credits.close(evidence.accounts)
 
     def reset(self) -> None:
         """Forgets all text evidence and keeps costs."""
-        self._calibration = Calibration()
+        self._calibration, self._credits = Calibration(), Credits()
         for lane in self._evidence:
             self.open(lane)
+
+    def rests(self, lane: int, context: int) -> int:
+        """For how many rounds from now on copies are not to be looked for in a lane: that took more than it brought."""
+        if not self._learn_cost:
+            return 0
+        return self._lane(lane).rests(context, self._credits)
 
     def wants_model(
         self,
@@ -103,14 +131,19 @@ class StairCut:
         for probes; and one that promises less than what the others bring already, if that pays.
         """
         context, num_lanes = max(contexts), len(lanes)
-        if self._learn_cost and not self._ledger(context, num_lanes).allows(Arm.MODELLED):
+        ledger = self._ledger(context, num_lanes)
+        if self._learn_cost and not ledger.allows(Arm.MODELLED):
             return False
-        cut = self._cutter.best(self._blends(candidates, lanes), context, max_rows)
+        if not any(candidates):
+            return True
+        blends = self._blends(candidates, lanes)
+        cut = self._cutter.best(blends, context, max_rows, ledger.host)
+        self._seen = Seen(candidates[:], [len(trees) for trees in candidates], blends, cut)
         if not cut.count:
             return True
         rows = min(num_lanes * MODEL_ROWS, max_rows, MAX_TREE_ROWS)
         ms = sum(self._prices.ms(context, kind, rows) for kind in (Kind.VERIFY_TREE, Kind.COMMIT))
-        ms += self._draft_costs.ms(source, context_key(context), num_lanes)
+        ms += ledger.host.drafted + self._draft_costs.ms(source, context_key(context), num_lanes)
         return cut.value * ms <= num_lanes + sum(self._lane(lane).forecast.accepted for lane in lanes)
 
     def turn_pays(self, context: int, backlog: int, num_tokens: float, sync_ms: float) -> bool:
@@ -143,27 +176,32 @@ class StairCut:
         over NO_ANCHOR.
         """
         lanes, context = lanes or range(len(candidates)), max(contexts)
-        blends, num_lanes = self._blends(candidates, lanes), len(lanes)
+        num_lanes, (blends, seen) = len(lanes), self._blended(candidates, lanes)
         if self._learn_cost:
             for source, ms in (draft_ms or {}).items():
                 self._draft_costs.observe(source, context_key(context), num_lanes, ms)
         arm = Arm.MODELLED if draft_ms else Arm.COPIED
-        cut = self._cutter.best(blends, context, max_rows)
-        gain = cut.value / self._cutter.plain(num_lanes, context)
+        ledger = self._ledger(context, num_lanes)
+        cut = seen or self._cutter.best(blends, context, max_rows, ledger.host)
+        gain = cut.value / self._cutter.plain(num_lanes, context, ledger.host)
         promised = gain > self._margin
-        drafted = promised and (not self._learn_cost or self._ledger(context, num_lanes).allows(arm, gain))
+        drafted = promised and (not self._learn_cost or ledger.allows(arm, gain))
         if not drafted:
             self._declined(Plain.MEASURED if promised else Plain.PRICE)
         # What the draft took has no price: the wall time of such a round tells of none.
         priced = cut.expected / gain if drafted and not draft_ms else None
         kept: list[list[int]] = cut.kept() if drafted else [[] for _ in lanes]
-        self._round = Round(lanes, blends, kept, context, arm if drafted or draft_ms else Arm.PLAIN, priced)
+        arm = arm if drafted or draft_ms else Arm.PLAIN
+        self._round = Played(lanes, blends, kept, context, arm, priced, drafted)
         return cut.trees(kept) if drafted else []
 
-    def settle(self, committed: Sequence[Sequence[int]], ms: float | None = None) -> None:
+    def settle(
+        self, committed: Sequence[Sequence[int]], ms: float | None = None, asked_ms: float = 0.0, host_ms: float = 0.0
+    ) -> None:
         """Learns from what each lane committed (accepted tokens and the target's own) in the round last chosen.
 
-        `ms` is the wall time of the round from draft to commit, None if something else ran in between.
+        `ms` is the wall time of the round from draft to commit, None if something else ran in between: of it `asked_ms`
+        went into finding copies and choosing, and `host_ms` into the host's part behind that, outside passes.
         """
         last, self._round = self._round, None
         assert last is not None, "settle follows choose"
@@ -173,8 +211,50 @@ class StairCut:
                 evidence.calibration.learn(fates(blend, set(kept), tokens))
                 evidence.forecast.learn(blend, tokens)
         num_tokens = sum(map(len, committed))
-        if ms is not None and num_tokens:
-            self._ledger(last.context, len(committed)).settle(last.arm, ms, num_tokens, last.priced)
+        if ms is not None and num_tokens and self._learn_cost:
+            ledger = self._ledger(last.context, len(committed))
+            if asking := self._asking(last.lanes):
+                step = ledger.plain.per_token
+                share = ledger.asked.sound(asked_ms) / step / len(asking)
+                for i, gain in last.copied_gains(committed, list(asking), ms / step, share).items():
+                    asking[i].book(gain, share)
+            ledger.settle(last.arm, ms - asked_ms, num_tokens, last.priced)
+            ledger.host_took(last.drafted, host_ms)
+
+    def passed(self, lanes: Sequence[int], contexts: Sequence[int], ms: float, asked_ms: float, host_ms: float) -> None:
+        """A round that had no candidates; costs as those of `settle`."""
+        if self._learn_cost:
+            ledger = self._ledger(max(contexts), len(lanes))
+            ledger.settle(Arm.PLAIN, ms - asked_ms, len(lanes))
+            ledger.host_took(False, host_ms)
+            if asking := self._asking(lanes):
+                share = ledger.asked.sound(asked_ms) / ledger.plain.per_token / len(asking)
+                for evidence in asking.values():
+                    evidence.book(-share, share)
+
+    def _asking(self, lanes: Sequence[int]) -> dict[int, LaneEvidence]:
+        """Those of the lanes that copies were looked for in, by their place in the round."""
+        known = ((i, self._evidence.get(lane)) for i, lane in enumerate(lanes))
+        return {i: evidence for i, evidence in known if evidence and evidence.asking}
+
+    def _blended(
+        self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]
+    ) -> tuple[Sequence[Blend], Cut | None]:
+        """As `_blends`, and their best cut if it is known: of what was seen in this round only what is new is added."""
+        seen, self._seen = self._seen, None
+        if seen is None or len(seen.counts) != len(lanes) or not all(map(is_, seen.candidates, candidates)):
+            return self._blends(candidates, lanes), None
+        known: Cut | None = seen.cut
+        blends: list[Blend] = []
+        for lane, trees, count, blend in zip(lanes, candidates, seen.counts, seen.blends, strict=True):
+            if len(trees) > count:
+                factors, known = self._lane(lane).calibration.factors, None
+                if count:
+                    blend.extend(trees[count:], factors)
+                else:
+                    blend = Blend(trees, factors)
+            blends.append(blend)
+        return blends, known
 
     def _blends(self, candidates: Sequence[Sequence[DraftTree]], lanes: Sequence[int]) -> list[Blend]:
         return [

@@ -11,12 +11,13 @@ import click
 import pytest
 
 from tandem.artifacts import cli as door
-from tandem.artifacts import layout
+from tandem.artifacts import layout, suffix
 from tandem.artifacts.cli import cli
 from tandem.artifacts.reader import open_bundle
+from tandem.artifacts.suffix_folder import StoreFolder
 from tandem.command import run_command
 from tandem.keys import TARGET_KINDS
-from tests.artifacts import sample
+from tests.artifacts import corpora, sample
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -88,6 +89,44 @@ def test_verify_wants_a_word_for_code_from_elsewhere(
     assert run(capsys, "verify", sealed, "--trust-native")[0] == 0
     code, out, _ = run(capsys, "inspect", sealed)
     assert code == 0 and "comes from elsewhere" in out
+
+
+def test_verify_reads_every_byte_of_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "corpus"
+    corpora.write(path, [[1, 2, 3], [4, 5]])
+    size = (path / suffix.TOKENS).stat().st_size + (path / suffix.SUFFIXES).stat().st_size
+    code, out, err = run(capsys, "verify", path)
+    said = f"{path}: a corpus, 2 documents of 5 ids, {size} bytes as sealed, of the tokenizer {corpora.TOKENIZER}\n"
+    assert (code, out, err) == (0, said, "")
+    code, out, _ = run(capsys, "verify", path, "--json")
+    found = {"path": str(path), "bytes": size, "documents": 2, "ids": 5, "tokenizer": corpora.TOKENIZER}
+    assert code == 0 and json.loads(out) == found
+    code, _, err = run(capsys, "verify", path, "--trust-native")
+    assert code == 2 and "--trust-native is for bundles" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [suffix.META, suffix.TOKENS, suffix.SUFFIXES])
+def test_verify_names_the_damaged_file_of_a_corpus(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "corpus"
+    corpora.write(path, [[1, 2, 3], [4, 5]])
+    whole = (path / name).read_bytes()
+    flipped = bytearray(whole)
+    flipped[-6] ^= 1
+    for damaged in (bytes(flipped), whole[:-4], None):
+        if damaged is None:
+            (path / name).unlink()
+        else:
+            (path / name).write_bytes(damaged)
+        code, out, err = run(capsys, "verify", path)
+        assert (code, out) == (1, "") and name in err and err.count("\n") == 1
+
+
+def test_verify_of_a_suffix_store_says_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    StoreFolder(tmp_path / "store", corpora.TOKENIZER, 50).close()
+    code, _, err = run(capsys, "verify", tmp_path / "store")
+    assert code == 1 and "a suffix-store, not a corpus" in err
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])

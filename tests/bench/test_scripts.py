@@ -22,6 +22,7 @@ SCRIPTS = [
     "structured.py",
     "drafting_cost.py",
     "replay_prompts.py",
+    "plots.py",
 ]
 
 

@@ -136,7 +136,7 @@ def test_plain_rounds_of_the_router() -> None:
     """Dear verifies are declined at their price; cheap ones once they have cost more than they should have."""
     request = Request((1,), 8)
     dear = {"1024": {"extend": {"1": 1.0}, "verify-chain": {"2": 100.0}, "verify-tree": {"2": 100.0}}}
-    engine = engine_for([request], Guess(1), router="staircut", prices=PriceModel(dear))
+    engine = engine_for([request], Guess(1), router="staircut", prices=PriceModel(dear), learn_cost=False)
     serve(engine, [request])
     # The last token of 8 needs no draft.
     assert by_label(page_of(engine), "tandem:plain_rounds_total") == {"price": 6, "no_guess": 1}

@@ -129,6 +129,16 @@ def test_a_higher_temperature_is_less_sure():
     assert max(warm.scores[1:]) < max(cool.scores[1:])
 
 
+@pytest.mark.parametrize("mode", ["paths", "nodes"])
+def test_chances_of_nothing_are_in_once_where_there_is_room(mode):
+    """Scores so far apart that most chances are 0."""
+    known = Known(3, 2, seed=1, spread=1e5)
+    tree = known.lattice.tree(99, mode)
+    assert 0.0 in tree.scores and len(tree) == 15
+    paths = [tuple(tree.tokens[i] for i in tree.path(node)) for node in range(len(tree))]
+    assert len(set(paths)) == 15
+
+
 def test_scores_far_apart_are_no_overflow():
     known = Known(3, 4, seed=2, spread=1e4)
     tree = known.lattice.tree(12)

@@ -50,13 +50,20 @@ def searched(tokens: list[int], min_order: int) -> tuple[list[int], int]:
     raise AssertionError(order)
 
 
-@given(st.lists(st.integers(0, 2), max_size=90), st.integers(0, 90), st.integers(2, 8))
-def test_places_are_those_of_a_plain_search(tokens, prompt, min_order):
+@given(
+    st.lists(st.integers(0, 2), max_size=90),
+    st.integers(0, 90),
+    st.integers(2, 8),
+    st.lists(st.integers(1, 30), min_size=1),
+)
+def test_places_are_those_of_a_plain_search(tokens, prompt, min_order, strides):
+    """However many tokens come between two searches."""
     index = ContextIndex()
     index.begin(tokens[:prompt])
-    for token in tokens[prompt:]:
-        index.append(token)
-    assert index.places(min_order) == searched(tokens, min_order)
+    for stride in strides:
+        index.extend(tokens[prompt : prompt + stride])
+        prompt += stride
+        assert index.places(min_order) == searched(tokens[:prompt], min_order)
 
 
 def test_an_index_holds_a_bounded_window():
@@ -64,8 +71,10 @@ def test_an_index_holds_a_bounded_window():
     index.begin(range(1000))
     assert index.tokens == list(range(936, 1000))
     for token in range(5000):
-        index.append(token % 7)
+        index.extend([token % 7])
+        index.places(2)
         assert len(index.tokens) <= 2 * 64
+    index.extend([token % 5 for token in range(500)])  # of a rest
     assert index.places(2) == searched(index.tokens, 2)
 
 

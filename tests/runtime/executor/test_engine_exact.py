@@ -124,7 +124,12 @@ class Widest:
             left -= chosen[-1].num_drafted
         return chosen
 
-    def settle(self, committed: list[list[int]], ms: float) -> None: ...
+    def rests(self, lane: int, context: int) -> int:
+        return 0
+
+    def settle(self, committed: list[list[int]], *ms: float) -> None: ...
+
+    def passed(self, *round_: object) -> None: ...
 
     def close(self, lane: int) -> None: ...
 

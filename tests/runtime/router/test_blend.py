@@ -13,9 +13,8 @@ from tandem.tree import DraftTree
 
 
 def q_of(blend: Blend, *tokens: int) -> float:
-    node = 0
-    for token in tokens:
-        node = blend.known[node, token]
+    *_, node = path = blend.path(tokens)
+    assert len(path) == 1 + len(tokens)
     return blend.q[node]
 
 
