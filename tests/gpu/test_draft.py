@@ -88,7 +88,7 @@ def test_the_likeliest_are_those_of_a_stable_sort_with_bits_of_their_own(width: 
     whole = likeliest(logits, top, launch=on_gpu)
     assert whole.token.tolist() == ids.tolist()
     assert_bits(whole.logit, np.take_along_axis(logits, ids, 1))
-    np.testing.assert_allclose(whole.lse, sums, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(whole.lse, sums, rtol=0, atol=3e-5)
     for rows in (1, 7, 24):
         for found, wanted in zip(likeliest(logits[:rows], top, most=32, launch=on_gpu), whole, strict=True):
             assert_bits(found, wanted[:rows])
