@@ -25,6 +25,7 @@ from tandem.kernels.cuda.attention_tiles import (
     load_groups,
     load_part,
     load_rows,
+    merge_groups,
     num_tiles,
     part_at,
     path_places,
@@ -104,20 +105,12 @@ def attention_merge(
     """
     let_next(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
-    row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, BD)
+    row, head = tl.program_id(0), tl.program_id(1)
     rows, last = tl.load(count), tl.load(position + row)  # both under way at once
     wait(PDL)
     if row < rows:
-        pair = tl.arange(0, 1)
         at = part_at(row, head // G, 0, ROWS, G, NUM_GROUPS) + head % G
-        behind = group_of(last) + 1
-        all_m, all_l, all_acc = empty(1, BD)
-        all_m, all_l, all_acc = fold_groups(
-            all_m, all_l, all_acc, m, l, acc, at, pair, 1, 0, behind, ROWS * G, HEAD_DIM, BD, DEPTH
-        )
-        result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
-        out = y + (row * HEADS + head + pair)[:, None] * HEAD_DIM + d[None, :]
-        tl.store(out, result, mask=tl.broadcast_to((d < HEAD_DIM)[None, :], (1, BD)))
+        merge_groups(m, l, acc, y, at, row * HEADS + head, group_of(last) + 1, ROWS * G, HEAD_DIM, BD, DEPTH)
 
 
 @kernel("<q <k_cache <v_cache <position <lane <prefix <ancestor <block_table <m <l <acc <count >y")

@@ -224,6 +224,21 @@ def fold_groups(
 
 
 @triton.jit
+def merge_groups(
+    m, l, acc, y, at, place, behind, STEP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """One pair's groups 0..behind-1 in order, as in `fold_groups`: what attention gives, to y at `place`."""
+    pair, d = tl.arange(0, 1), tl.arange(0, BD)
+    all_m, all_l, all_acc = empty(1, BD)
+    all_m, all_l, all_acc = fold_groups(
+        all_m, all_l, all_acc, m, l, acc, at, pair, 1, 0, behind, STEP, D, BD, DEPTH
+    )  # fmt: skip
+    result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
+    out = y + (place + pair)[:, None] * D + d[None, :]
+    tl.store(out, result, mask=tl.broadcast_to((d < D)[None, :], (1, BD)))
+
+
+@triton.jit
 def path_places(table, paths, kv_head, first, end, committed, D: tl.constexpr, PAGE: tl.constexpr):
     """Of positions first..first+TILE-1: where their keys stand in the cache, and which are below `end`.
 

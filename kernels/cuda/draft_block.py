@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tandem.kernels.cuda.attention import exponent_scale, padded
-from tandem.kernels.cuda.attention_tiles import ask_tile, fold_groups, load_rows, part_at
+from tandem.kernels.cuda.attention_tiles import ask_tile, load_rows, merge_groups, part_at
 from tandem.kernels.cuda.groups import TILE
 from tandem.kernels.cuda.kv import power_of_two
 from tandem.kernels.cuda.launch import Work, kernel, work
@@ -134,20 +134,13 @@ def block_attention_merge(
     """
     let_next(PDL)
     G: tl.constexpr = HEADS // KV_HEADS
-    row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, BD)
+    row, head = tl.program_id(0), tl.program_id(1)
     rows, own_prefix = tl.load(count), tl.load(prefix + row)  # both under way at once
     wait(PDL)
     if row < rows:
-        pair = tl.arange(0, 1)
         at = part_at(row, head // G, 0, ROWS, G, SPANS) + head % G
         behind = (own_prefix + BLOCK - 1) // SPAN - _first_span(own_prefix, WINDOW, SPAN) + 1
-        all_m, all_l, all_acc = empty(1, BD)
-        all_m, all_l, all_acc = fold_groups(
-            all_m, all_l, all_acc, m, l, acc, at, pair, 1, 0, behind, ROWS * G, HEAD_DIM, BD, DEPTH
-        )
-        result = (all_acc / all_l[:, None]).to(y.dtype.element_ty)
-        out = y + (row * HEADS + head + pair)[:, None] * HEAD_DIM + d[None, :]
-        tl.store(out, result, mask=tl.broadcast_to((d < HEAD_DIM)[None, :], (1, BD)))
+        merge_groups(m, l, acc, y, at, row * HEADS + head, behind, ROWS * G, HEAD_DIM, BD, DEPTH)
 
 
 @kernel("<x <delta <weight <position <prefix <count >y")

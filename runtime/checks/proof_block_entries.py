@@ -6,34 +6,23 @@ Against syncs of one row and blocks alone. Which tap a row reads is chosen here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from tandem.artifacts.io import Geometry
 from tandem.keys import Kind
 from tandem.runtime.checks.drafting import DraftLab
-from tandem.runtime.checks.lab import Lab, token_ids
-from tandem.runtime.checks.proof import Report
+from tandem.runtime.checks.lab import token_ids
+from tandem.runtime.checks.proof_draft_entries import Places
 
 OFFSETS = (0, 31, 7, 64, 1, 50, 3, 20)
 """Where blocks begin on their pages, as far as these go."""
 
 
-class Pages(Protocol):
-    """Knows which entries there are and what the pages of the pool hold: a text, and those that are free."""
+class Pages(Places, Protocol):
+    """What the pages of the pool hold besides: a text, and those that are free."""
 
-    lab: Lab
-    geometry: Geometry
-    report: Report
-    advance: Callable[[str], None]
-    text: Sequence[int]
-    row: np.ndarray
     filled: Sequence[int]
     free: Sequence[int]
-
-    def rows(self, kind: Kind, bound: int) -> list[int]: ...
 
 
 class BlockEntriesProof:
