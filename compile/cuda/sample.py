@@ -8,7 +8,7 @@ from __future__ import annotations
 from tandem.compile.assembly import Operand
 from tandem.compile.binding import field_operand
 from tandem.compile.cuda.lowering import CudaLowering
-from tandem.kernels.cuda.sample_filter import sample_bins_work, sample_gather_work, sample_settle_work
+from tandem.kernels.cuda.sample_filter import sample_bins_work, sample_gather_work
 from tandem.kernels.cuda.sample_logits import (
     sample_chunks,
     sample_learn_work,
@@ -16,6 +16,7 @@ from tandem.kernels.cuda.sample_logits import (
     sample_weights_work,
 )
 from tandem.kernels.cuda.sample_pick import sample_pick_work, sample_sums_work
+from tandem.kernels.cuda.sample_settle import sample_settle_work
 from tandem.kernels.cuda.wishes import BINS, STATE
 from tandem.wish import FRESH
 

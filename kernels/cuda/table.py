@@ -19,9 +19,10 @@ from tandem.kernels.cuda.norm import add_rms_norm, rms_norm
 from tandem.kernels.cuda.parts import add_parts
 from tandem.kernels.cuda.recurrent_inputs import recurrent_inputs
 from tandem.kernels.cuda.rotary import rotary, rotary_kv_write
-from tandem.kernels.cuda.sample_filter import sample_bins, sample_gather, sample_settle
+from tandem.kernels.cuda.sample_filter import sample_bins, sample_gather
 from tandem.kernels.cuda.sample_logits import sample_learn, sample_logits, sample_weights
 from tandem.kernels.cuda.sample_pick import sample_pick, sample_sums
+from tandem.kernels.cuda.sample_settle import sample_settle
 from tandem.kernels.cuda.swiglu import swiglu
 
 KERNELS: dict[str, TritonKernel] = {

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick
+from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick, sample_settle
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.wishes import BINS, STATE
 from tandem.keys import MAX_TREE_ROWS
@@ -79,7 +79,7 @@ def draw_rows(
             masses=masses, bins=bins, state=state, candidate=candidate, **told,
         )  # fmt: skip
         launch(
-            "sample_settle", sample_filter.sample_settle_work(rows, width, by_logit), candidate=candidate,
+            "sample_settle", sample_settle.sample_settle_work(rows, width, by_logit), candidate=candidate,
             masses=masses, bins=bins, state=state, **told,
         )  # fmt: skip
     launch("sample_sums", sample_pick.sample_sums_work(rows, width), masses=masses, state=state, sums=sums, **told)

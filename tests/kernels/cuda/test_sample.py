@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.kernels.cuda import sample_settle
 from tandem.kernels.cuda.sample_logits import CHUNK
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Sampling
@@ -57,6 +58,14 @@ MANNERS = (
 def test_every_manner_draws_the_hosts_id(width: int, scale: float) -> None:
     wanted = [(how, 3 + 7919 * i, 100 + i) for i, how in enumerate(MANNERS)]
     check(noisy(len(wanted), width, scale=scale), wanted, rows=len(wanted) + 1)
+
+
+@pytest.mark.parametrize("few", [1, 256])
+def test_the_last_one_that_stays_is_the_same_sorted_or_sought(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(sample_settle, "FEW", few)
+    wanted = [(how, 3 + 7919 * i, 100 + i) for i, how in enumerate(MANNERS)]
+    for logits in (noisy(len(wanted), 200, scale=0.5), np.round(noisy(len(wanted), 200, scale=1.0))):
+        check(logits, wanted)
 
 
 def test_many_draws_of_one_row() -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick
+from tandem.kernels.cuda import sample_filter, sample_logits, sample_pick, sample_settle
 from tandem.kernels.cuda.launch import Work
 from tandem.kernels.cuda.table import KERNELS
 from tandem.wish import FRESH
@@ -24,10 +24,10 @@ def works(width: int, rows: int = 32) -> list[tuple[str, Work]]:
         ("sample_logits", sample_logits.sample_logits_work(rows, width)),
         ("sample_weights", sample_logits.sample_weights_work(rows, width)),
         ("sample_gather", sample_filter.sample_gather_work(rows, width, True)),
-        ("sample_settle", sample_filter.sample_settle_work(rows, width, True)),
+        ("sample_settle", sample_settle.sample_settle_work(rows, width, True)),
         ("sample_bins", sample_filter.sample_bins_work(rows, width)),
         ("sample_gather", sample_filter.sample_gather_work(rows, width, False)),
-        ("sample_settle", sample_filter.sample_settle_work(rows, width, False)),
+        ("sample_settle", sample_settle.sample_settle_work(rows, width, False)),
         ("sample_sums", sample_pick.sample_sums_work(rows, width)),
         ("sample_pick", sample_pick.sample_pick_work(rows, width)),
     ]
