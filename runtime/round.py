@@ -104,22 +104,12 @@ class Rounds:
     def play(self, lanes: Sequence[Lane]) -> None:
         """One round of `lanes`, all decoding and at most `max_joint_rows`. Each commits at least one token."""
         began = perf_counter()
-        most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
-        indices, starts, candidates = list[int](), list[int](), list[list[DraftTree]]()
-        drafted = looking = False
-        for lane in lanes:
-            indices.append(lane.index)
-            starts.append(lane.kv_length)
-            if not lane.rest and lane.drafter is not None:
-                lane.rest = self._router.rests(lane.index, lane.kv_length)
-            if rests := lane.rest > 0:
-                lane.rest -= 1
-            candidates.append(lane.propose(most, vocab_size, look=not rests))
-            drafted, looking = drafted or bool(candidates[-1]), looking or (lane.drafts and not rests)
+        indices, starts = [lane.index for lane in lanes], [lane.kv_length for lane in lanes]
+        candidates, looking = self._look(lanes)
         looked = perf_counter()
         draft_ms = self._ask_model(lanes, indices, starts, candidates)
-        drafted = drafted or bool(draft_ms)  # what was asked for nothing has cost time too
         asked = perf_counter()
+        drafted = any(candidates) or bool(draft_ms)  # what was asked for nothing has cost time too
         trees = self._router.choose(candidates, starts, self._max_rows, indices, draft_ms) if drafted else []
         chosen = perf_counter()
         if trees and any(tree.num_drafted for tree in trees):
@@ -127,7 +117,7 @@ class Rounds:
         else:
             committed = self._step(lanes, indices, starts)
         settling = perf_counter()
-        ms = (settling - began) * 1e3
+        ms = (settling - began) * 1e3 + self._settle_ms
         asked_ms = (looked - began + chosen - asked) * 1e3 + self._settle_ms
         host_ms = max(0.0, (settling - chosen) * 1e3 - self._pass_ms)
         if drafted:
@@ -135,14 +125,26 @@ class Rounds:
         else:
             if looking or self._models:
                 self._router.passed(indices, starts, ms, asked_ms, host_ms)
-            guesses = any(lane.drafts for lane in lanes)
-            self._meter.plain_rounds.add(Plain.NO_GUESS if looking else Plain.RESTS if guesses else Plain.OFF)
+            self._meter.plain_rounds.add(Plain.NO_GUESS if looking else _why_silent(lanes))
         self._settle_ms = (perf_counter() - settling) * 1e3
         for lane, tokens in zip(lanes, committed, strict=True):
             lane.deliver(tokens)
         elapsed = (perf_counter() - began) * 1e3
         for lane in lanes:
             lane.stats.decode_ms += elapsed
+
+    def _look(self, lanes: Sequence[Lane]) -> tuple[list[list[DraftTree]], bool]:
+        """What copies propose in each lane that does not rest, and whether there is one."""
+        most, vocab_size = self._max_rows - len(lanes), self._executor.geometry.vocab_size
+        candidates, looking = list[list[DraftTree]](), False
+        for lane in lanes:
+            if not lane.rest and lane.drafter is not None:
+                lane.rest = self._router.rests(lane.index, lane.kv_length)
+            if rests := lane.rest > 0:
+                lane.rest -= 1
+            looking = looking or (lane.drafts and not rests)
+            candidates.append(lane.propose(most, vocab_size, look=not rests))
+        return candidates, looking
 
     def _ask_model(
         self, lanes: Sequence[Lane], indices: list[int], starts: list[int], candidates: list[list[DraftTree]]
@@ -221,6 +223,11 @@ class Rounds:
             return token
 
         return accept
+
+
+def _why_silent(lanes: Sequence[Lane]) -> Plain:
+    """Why nobody was asked for guesses."""
+    return Plain.RESTS if any(lane.drafts for lane in lanes) else Plain.OFF
 
 
 def max_joint_rows(executor: Executor) -> int:

@@ -14,7 +14,7 @@ ALLOWANCE = 0.01
 """Share of a plain step that each resting round pays off, at first."""
 MOST = 6.0  # that is kept of gains: a text that stops copying is soon found out
 LONGEST = 128  # rest, in rounds
-PATIENCE = 2  # how many times slower than ALLOWANCE debts are paid off at last
+PATIENCE = 4  # how many times slower than ALLOWANCE debts are paid off at last
 FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT = 1.0, 0.25, 2.0  # of a new text
 
 
@@ -22,8 +22,8 @@ FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT = 1.0, 0.25, 2.0  # of a new text
 class Account:
     """One lane's balance in one context class: what copies gained, less all that looking for them took.
 
-    Below zero the lane rests: until a small share of its steps has paid for another look, and longer until looking
-    gains something. However dear a verify was, others learn of it.
+    Below zero the lane rests: until a small share of its steps has paid for another look, and up to four times as long
+    until looking gains something.
     """
 
     balance: float

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.ledger import OUTLIER, Arm
 
+MISS = 0.1
+"""Plain steps beyond looking that a verify may cost looking. One that lost more was promised too much, which evidence
+and ledger see to: a text that copies now and then must stand some of them."""
+
 
 @dataclass(slots=True)
 class Played:
@@ -38,7 +42,7 @@ class Played:
             sound = min(took, OUTLIER * self.priced + looking * len(asking))  # of one that the system did not hold up
             rows = [1 + len(kept) for kept in self.kept]
             each = (sound - len(self.lanes)) / sum([rows[i] for i in asking])
-            return {i: len(committed[i]) - 1 - each * rows[i] for i in asking}
+            return {i: max(len(committed[i]) - 1 - each * rows[i], -looking - MISS) for i in asking}
         return {i: (self._copied(i, committed[i]) if self.drafted else 0) - looking for i in asking}
 
     def _copied(self, place: int, tokens: Sequence[int]) -> int:

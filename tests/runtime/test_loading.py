@@ -52,7 +52,7 @@ def test_a_loaded_bundle_answers(bundle: list[dict[str, Any]], drafter: Any) -> 
 
 def test_a_corpus_is_looked_up_in(bundle: list[dict[str, Any]], tmp_path: Path) -> None:
     write(tmp_path / "c", [b"xyz0123456789012345678901234567890123456789"], vocab_size=258)
-    service = load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",))))
+    service = load(Path("x"), LoadOptions(shelves=ShelfOptions((tmp_path / "c",)), learn_cost=False))
     try:
         ends: queue.Queue[Event] = queue.Queue()
         service.submit(service.request(tuple(b"abc"), max_tokens=14), [], ends.put)

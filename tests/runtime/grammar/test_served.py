@@ -43,7 +43,7 @@ def service() -> Iterator[Service]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(state_home()))
         path: Path = compiled("llama", "fp32")
-        service = load(path, LoadOptions(threads=1, max_num_seqs=2))
+        service = load(path, LoadOptions(threads=1, max_num_seqs=2, learn_cost=False))
         yield service
         service.worker.stop()
 

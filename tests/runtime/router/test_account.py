@@ -17,7 +17,7 @@ from tandem.runtime.router.account import (
 )
 from tandem.runtime.router.blend import Blend
 from tandem.runtime.router.ledger import OUTLIER, Arm
-from tandem.runtime.router.played import Played
+from tandem.runtime.router.played import MISS, Played
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 from tests.runtime.router.drafts import line
@@ -37,11 +37,11 @@ def spend(account: Account, looking: float) -> int:
 def test_a_credit_is_spent_and_then_a_hundredth_of_each_step_pays_for_the_next_look():
     account = Account(1.0)
     assert spend(account, 0.3) == 4 and account.rests() == 30
-    # Behind the rest one look; as it brings nothing the next is twice as far away.
+    # Behind the rest one look; as it brings nothing the next is twice as far away, up to four times.
     assert spend(account, 0.3) == 1 and account.rests() == 60
-    assert spend(account, 0.3) == 1 and account.rests() == 60
+    assert spend(account, 0.3) == 1 and account.rests() == 120
     # What looks for less waits for less; nobody waits for ever.
-    assert spend(account, 0.02) == 1 and account.rests() == 4
+    assert spend(account, 0.02) == 1 and account.rests() == 8
     assert spend(account, 5.0) == 1 and account.rests() == LONGEST
 
 
@@ -54,7 +54,7 @@ def test_gains_are_kept_up_to_a_bound_and_end_a_rests_doubling():
     assert account.balance == MOST and account.earned == pytest.approx(100.5 - 3 * 0.3)
 
 
-def test_a_verify_that_lost_ends_looking_but_does_not_make_it_dear():
+def test_how_long_a_lane_rests_goes_by_what_looking_takes():
     account = Account(1.0)
     account.settle(-8.0, 0.02)
     assert account.rests() == 2
@@ -83,17 +83,23 @@ def played(kept: list[list[int]], arm: Arm, priced: float | None, drafted: bool 
 
 
 def test_what_a_verify_took_beyond_a_plain_round_is_shared_by_rows():
-    """Two lanes take two plain steps; with 3 rows and 1 row the round took six."""
-    round_ = played([[1, 2], []], Arm.COPIED, 5.0)
-    gains = round_.copied_gains([[10, 11, 12], [7]], [0, 1], took=6.0, looking=0.5)
-    assert gains == {0: pytest.approx(2 - 4 * 3 / 4), 1: pytest.approx(-4 * 1 / 4)}
+    """Two lanes take two plain steps; with 3 rows and 1 row the round took four."""
+    round_ = played([[1, 2], []], Arm.COPIED, 3.5)
+    gains = round_.copied_gains([[10, 11, 12], [7]], [0, 1], took=4.0, looking=0.5)
+    assert gains == {0: pytest.approx(2 - 2 * 3 / 4), 1: pytest.approx(-2 * 1 / 4)}
     # Who did not look shares nothing.
-    assert round_.copied_gains([[10, 11, 12], [7]], [0], 6.0, 0.5) == {0: pytest.approx(2 - 4)}
+    assert round_.copied_gains([[10, 11, 12], [7]], [0], 4.0, 0.5) == {0: pytest.approx(2 - 2)}
+
+
+def test_a_verify_that_lost_much_is_not_all_held_against_looking():
+    gains = played([[1, 2], []], Arm.COPIED, 5.0).copied_gains([[10], [7]], [0], took=6.0, looking=0.5)
+    assert gains == {0: -0.5 - MISS}
 
 
 def test_a_round_that_the_system_held_up_counts_as_a_few_times_its_price():
-    gains = played([[1, 2], []], Arm.COPIED, 5.0).copied_gains([[10], [7]], [0], took=1000.0, looking=0.5)
-    assert gains == {0: pytest.approx(-(OUTLIER * 5.0 + 0.5 - 2))}
+    tokens = [*range(10, 30)], [7]
+    gains = played([[1, 2], []], Arm.COPIED, 4.0).copied_gains(tokens, [0], took=1000.0, looking=0.5)
+    assert gains == {0: pytest.approx(19 - (OUTLIER * 4.0 + 0.5 - 2))}
 
 
 def test_a_round_that_declines_costs_what_looking_took():
