@@ -35,14 +35,15 @@ TOKENS, WIDTH = 8, 96
 NBYTES = {"weights": 4096, "io": 256, "scratch": 1 << 16}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32}
 Place = tuple[str, int, str]
-Call = tuple[TritonKernel, Work, dict[str, Place]]
+Call = tuple[TritonKernel, Work, dict[str, Place | None]]
 
 
 def calls() -> list[Call]:
-    """A norm, and behind it a SwiGLU of what it made: each pointer as (region, offset, type)."""
+    """A norm, and behind it a SwiGLU of what it made: each pointer as (region, offset, type), None if left out."""
     count, between, wide = ("io", 64, "int32"), ("scratch", 8192, "fp32"), 2 * WIDTH
-    normed = {"x": ("scratch", 0, "fp32"), "weight": ("weights", 512, "fp32"), "count": count, "y": between}
-    gated = {"x": between, "count": count, "y": ("scratch", 32768, "bf16")}
+    x, weight = ("scratch", 0, "fp32"), ("weights", 512, "fp32")
+    normed: dict[str, Place | None] = {"x": x, "weight": weight, "row": None, "count": count, "y": between}
+    gated: dict[str, Place | None] = {"x": between, "count": count, "y": ("scratch", 32768, "bf16")}
     return [
         (rms_norm, rms_norm_work(TOKENS, 1, wide, 1e-5, wide, wide), normed),
         (swiglu, swiglu_work(TOKENS, WIDTH, wide), gated),
@@ -55,14 +56,13 @@ def write(listed: list[Call]) -> Program:
     major, minor = torch.cuda.get_device_capability()
     kernels, launches, params = [], [], []
     for number, (kernel, work, places) in enumerate(listed):
-        pointers = [Pointer(places[param.name][2], aligned=True) for param in kernel.signature]
+        given = [places[param.name] for param in kernel.signature]
+        pointers = [at and Pointer(at[2], aligned=True) for at in given]
         cubin: Cubin = compile_variant(Variant.of(kernel.name, pointers, work), 10 * major + minor)
         kernels.append(Kernel(digest(cubin.data), cubin.symbol, cubin.param_sizes, cubin.shared))
         count, block = len(cubin.param_sizes), (cubin.threads, 1, 1)
         launches.append((number, len(params), count, 0, work.grid, block, cubin.shared))
-        for param in kernel.signature:
-            region, offset, _ = places[param.name]
-            params.append((names.index(region), 16, offset, 4))
+        params += [(names.index(at[0]), 16, at[1], 4) for at in given if at]
         params += [(CONSTANT, 1, 0, 0)] * cubin.hidden
     edges = [(i, i + 1, 1, 0, PROGRAMMATIC, [0] * 5) for i in range(len(listed) - 1)]
     regions = tuple(Region(name, size) for name, size in NBYTES.items())
@@ -94,7 +94,7 @@ def altered(honest: Program) -> dict[str, Program]:
 def check_capture() -> None:
     regions = {name: torch.zeros(size, dtype=torch.uint8, device="cuda") for name, size in NBYTES.items()}
     launches = [
-        Launch(kernel, work, {name: place(regions, at, offset, TYPES[t]) for name, (at, offset, t) in places.items()})
+        Launch(kernel, work, {name: at and place(regions, at[0], at[1], TYPES[at[2]]) for name, at in places.items()})
         for kernel, work, places in calls()
     ]
     honest = write(calls())

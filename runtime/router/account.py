@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-ALLOWANCE = 0.01
+ALLOWANCE = 0.03
 """Share of a plain step that each resting round pays off, at first."""
-MOST = 6.0  # that is kept of gains: a text that stops copying is soon found out
-LONGEST = 128  # rest, in rounds
-PATIENCE = 4  # how many times slower than ALLOWANCE debts are paid off at last
-FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT = 1.0, 0.25, 2.0  # of a new text
+MOST = 12.0  # that is kept of gains: a text that stops copying is soon found out
+LONGEST = 24  # rest, in rounds
+PATIENCE = 2  # how many times slower than ALLOWANCE debts are paid off at last
+FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT = 4.0, 0.5, 8.0  # of a new text
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ PRIOR_TOKENS = 4.0
 OUTLIER = 4.0  # a round counts as at most this many times what its tokens cost until now
 MARGIN = 1.03  # drafting loses when dearer than plain by more than noise
 FIRST_WAIT, LAST_WAIT = 16, 256  # rounds of other arms between two probes
+FIRST_PLAIN, LAST_PLAIN = 4, 512  # the same for plain rounds, which everything else is held against
 GLANCE = 7  # rounds for which a refusal stands before it is looked at again
 FOLLOW = 0.1  # weight of a new round in the host's part
 
@@ -115,7 +116,8 @@ class Ledger:
         self.plain = Cost(plain_ms, plain_ms * PRIOR_TOKENS, PRIOR_TOKENS, weight=0.0)
         self.host, self.asked = HostTime(), Mean()
         self._host = {False: Mean(), True: Mean()}
-        self._rounds = 0
+        self._rounds = self._plain_last = 0
+        self._plain_wait = FIRST_PLAIN
         priors = {Arm.COPIED: drafted_ms, Arm.MODELLED: drafted_ms if modelled_ms is None else modelled_ms}
         self._drafted = {arm: Drafted(Cost(ms)) for arm, ms in priors.items()}
 
@@ -141,8 +143,11 @@ class Ledger:
         """Whether a round expected to be `gain` times as fast as plain may draft; None if nobody knows yet.
 
         Promises are weighed by what such rounds take against their prices. While the arm loses it must promise more
-        than it fell short, or wait for the next probe.
+        than it fell short, or wait for the next probe. Now and then a round is plain to tell what that takes: where all
+        are drafted nobody else would.
         """
+        if self._plain_is_due():
+            return False
         drafted = self._drafted[arm]
         if gain is None and drafted.refused:
             drafted.refused -= 1
@@ -159,8 +164,11 @@ class Ledger:
     def settle(self, arm: Arm, ms: float, tokens: int, priced: float | None = None) -> None:
         """One round's wall time and committed tokens; by its price it takes as long as `priced` plain tokens."""
         if arm is Arm.PLAIN:
+            if probe := self._plain_is_due():
+                self._plain_wait = min(2 * self._plain_wait, LAST_PLAIN)
             self._rounds += 1
-            self.plain.add(ms, tokens)
+            self._plain_last = self._rounds
+            self.plain.add(ms, tokens, KEEP_PROBED if probe else KEEP)
             return
         taken, since = self._faded(arm), self._rounds - self._drafted[arm].last
         self._rounds += 1
@@ -172,6 +180,9 @@ class Ledger:
             taken.wait = FIRST_WAIT
         elif probe:
             taken.wait = min(2 * taken.wait, LAST_WAIT)
+
+    def _plain_is_due(self) -> bool:
+        return self._rounds - self._plain_last >= self._plain_wait
 
     def _faded(self, arm: Arm) -> Drafted:
         """An arm as the rounds of the others since have left it."""

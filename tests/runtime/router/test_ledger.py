@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.runtime.router.ledger import FADE, FIRST_WAIT, Arm, Ledger
+from tandem.runtime.router.ledger import FADE, FIRST_PLAIN, FIRST_WAIT, Arm, Ledger
 
 
 def test_one_round_held_up_by_the_system_does_not_end_drafting():
@@ -32,7 +32,28 @@ def test_a_losing_class_is_probed_at_doubling_intervals_until_a_probe_wins():
         ledger.settle(Arm.PLAIN, 20.0, 1)
     for _ in range(4):
         ledger.settle(Arm.COPIED, 40.0, 6)
+    ledger.settle(Arm.PLAIN, 20.0, 1)
     assert ledger.allows(Arm.COPIED, 1.05)
+
+
+def test_plain_rounds_are_timed_where_all_are_drafted():
+    """A plain step takes half of what the prices say, and drafted rounds, a token of which is dearer, seemed to pay."""
+    ledger, plain = Ledger(20.0, 20.0), []
+    for round_ in range(200):
+        drafted = ledger.allows(Arm.COPIED, 1.5)
+        plain += [] if drafted else [round_]
+        ledger.settle(Arm.COPIED if drafted else Arm.PLAIN, 60.0 if drafted else 10.0, 4 if drafted else 1)
+    assert plain[0] == FIRST_PLAIN and ledger.shortfall(Arm.COPIED) > 1.4
+    assert not any(ledger.allows(Arm.COPIED, 1.2) for _ in range(9))
+
+
+def test_plain_rounds_are_timed_less_and_less_often():
+    ledger, plain = Ledger(20.0, 20.0), []
+    for round_ in range(2000):
+        drafted = ledger.allows(Arm.COPIED, 1.5)
+        plain += [] if drafted else [round_]
+        ledger.settle(Arm.COPIED if drafted else Arm.PLAIN, 20.0, 4 if drafted else 1)
+    assert [b - a - 1 for a, b in pairwise([-1, *plain])] == [4, 8, 16, 32, 64, 128, 256, 512, 512]
 
 
 def test_arms_lose_apart():
@@ -40,11 +61,13 @@ def test_arms_lose_apart():
     for _ in range(50):
         ledger.settle(Arm.MODELLED, 60.0, 1)
         ledger.settle(Arm.COPIED, 20.0, 4)
+    ledger.settle(Arm.PLAIN, 20.0, 1)
     assert not ledger.allows(Arm.MODELLED, 1.5) and ledger.allows(Arm.COPIED)
     assert ledger.saving() < 0
     # Rounds of any other arm bring its next probe nearer.
     for _ in range(FIRST_WAIT):
         ledger.settle(Arm.COPIED, 20.0, 4)
+    ledger.settle(Arm.PLAIN, 20.0, 1)
     assert ledger.allows(Arm.MODELLED)
     ledger.settle(Arm.MODELLED, 60.0, 1)
     assert not ledger.allows(Arm.MODELLED)

@@ -39,6 +39,11 @@ def test_a_lane_learns_how_far_its_scores_hold_and_leaves_the_others_alone():
     assert play(router, guess, [99], lane=1).num_drafted == eager
 
 
+def time_plain(router: StairCut, lane: int) -> None:
+    """A plain round at its price, which is due where many have been drafted."""
+    router.passed([lane], [100], router._prices.ms(100, Kind.EXTEND, 1), 0.0, 0.0)
+
+
 def test_closed_lanes_teach_the_next_and_reset_forgets_but_keeps_costs():
     router = StairCut(PriceModel(cpu_table()))
     guess = line([0.8, 0.7, 0.6, 0.5])
@@ -55,6 +60,7 @@ def test_closed_lanes_teach_the_next_and_reset_forgets_but_keeps_costs():
         router.settle([[1]], 90.0)
     assert not router.wants_model([[]], [100], 32, [30], "mtp")
     router.reset()
+    time_plain(router, 30)
     assert cut(router, [[guess]], [100], lanes=[30])[0].num_drafted == before
     assert not router.wants_model([[]], [100], 32, [30], "mtp")
     router.close(77)
@@ -206,6 +212,7 @@ def test_a_model_that_brings_more_than_a_copy_is_asked_beside_it():
     for _ in range(60):
         router.choose([[copy, model]], [100], 32, [0], {"mtp": 1.0})
         router.settle([[*range(10, 20), 99]], 21.0)
+    time_plain(router, 0)
     assert router.wants_model([[copy]], [100], 32, [0], "mtp")
     for _ in range(60):  # rounds in which it was not asked say nothing of it
         router.choose([[copy]], [100], 32, [0])
