@@ -134,7 +134,7 @@ class Blend:
         for _, parent, a, b in nodes:
             if (meeting := meetings[parent]) is None:
                 ratio = ratios[parent]
-                q.append((a or b) * ratio)
+                q.append(min((a or b) * ratio, q[parent]))  # rounding must not put it in front of its parent
                 ratios.append(ratio)
                 continue
             if a and b:

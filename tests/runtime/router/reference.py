@@ -74,7 +74,7 @@ def chances(trees: Sequence[DraftTree], factors: Factors) -> dict[Path, float]:
         above, mine = path[:-1], b[path] if path in b and path not in a else a[path]
         if above not in shared:
             ratio[path] = ratio[above]
-            q[path] = mine * ratio[above]
+            q[path] = min(mine * ratio[above], q[above])
             continue
         if path in shared:
             share = (1.0 - (1.0 - a[path]) * (1.0 - b[path])) / q[above]
