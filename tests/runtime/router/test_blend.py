@@ -92,7 +92,8 @@ def test_q_is_a_chance_and_no_path_is_likelier_than_its_start(candidates, factor
 
 def test_rounding_puts_no_token_in_front_of_its_parent():
     """0.9 and 0.03 make 0.903, and 0.9 of the 0.903 / 0.9 that copies gained by it is one bit more."""
-    blend = Blend([line([0.9, 0.9, 0.9]), line([0.03], source="mtp")], {})
+    copied = DraftTree.chain(0, [1, 2, 3], [0.9, 0.9, 0.9], "local")
+    blend = Blend([copied, DraftTree.chain(0, [1], [0.03], "mtp")], {})
     assert blend.q[1] == blend.q[2] == blend.q[3] == pytest.approx(0.903)
 
 
