@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandem.keys import Kind
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
 
@@ -27,3 +28,8 @@ def play(
     (picked,) = cut(router, [[tree]], [100], lanes=[lane])
     router.settle([committed], ms)
     return picked
+
+
+def time_plain(router: StairCut, lane: int) -> None:
+    """A plain round at its price, which is due where many have been drafted."""
+    router.passed([lane], [100], router._prices.ms(100, Kind.EXTEND, 1), 0.0, 0.0)
