@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hypothesis import strategies as st
+
 from tandem.keys import Kind
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.engine import Engine
-from tandem.runtime.request import FinishReason, Request, Ticket
+from tandem.runtime.request import FinishReason, Request, Sampling, Ticket
 from tests.fake_blocks import BlockExecutor, RecurrentBlockExecutor
 from tests.fake_drafting import DraftingExecutor, RecurrentDraftingExecutor
+from tests.fake_guide import Remainders
 from tests.fake_routers import EvenRouter, FreePrices
 from tests.fake_taps import Tapped
 from tests.fakes import Recorder, geometry, marks, plain_text
@@ -79,6 +82,22 @@ def check(engine: Engine, executor: Tapped, requests: Sequence[Request], sinks: 
     assert executor.astray == 0
     group(engine)._ring.sweep()
     assert group(engine).num_free_taps == executor.ring and not group(engine)._members
+
+
+def requests(lengths: Sequence[int], **more: st.SearchStrategy[object]) -> st.SearchStrategy[Request]:
+    """Requests of every kind, whose prompts have one of `lengths` ids."""
+    prompts = st.sampled_from(lengths).flatmap(lambda n: st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n))
+    return st.builds(
+        Request,
+        prompt=prompts.map(tuple),
+        max_tokens=st.integers(0, 40),
+        sampling=st.sampled_from([Sampling(), Sampling(), Sampling(temperature=1.0, seed=7)]),
+        stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
+        speculate=st.sampled_from([True, True, True, False]),
+        guides=st.sampled_from([(), (), (Remainders,), (Remainders.lax,)]),
+        logprobs=st.sampled_from([None, None, 2]),
+        **more,
+    )
 
 
 def play(engine: Engine, executor: Tapped, asked: Sequence[tuple[Request, int, int | None]]) -> None:

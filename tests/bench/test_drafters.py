@@ -12,7 +12,7 @@ from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.checkpoints.open import open_checkpoint
 from tandem.compile.drafters import Dflash2
 from tandem.compile.models.families import resolve
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 
 DRAFTERS = bundles.ROOT / "bench" / "drafters"
 MAX_WEIGHT_BYTES = 25_000_000

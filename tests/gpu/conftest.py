@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.gpu import gpus
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 from tests.tiny import make_checkpoint
 
 HERE = Path(__file__).parent

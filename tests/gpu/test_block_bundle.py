@@ -18,7 +18,7 @@ from tandem.compile.models.dflash2_weights import load_drafter
 from tandem.compile.models.families import resolve
 from tandem.compile.models.weights import load
 from tandem.compile.train.drafter.target import Target
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 from tests.tiny import make_checkpoint
 from tests.tiny_drafter import make_drafter
 

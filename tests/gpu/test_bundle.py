@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tandem.artifacts import layout
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 
 IDS = [5, 17, 200, 31, 8, 8, 90, 301, 44, 12, 77]
 LOGITS = """

@@ -20,9 +20,9 @@ from tandem.compile.train.model import Model
 from tandem.kernels.cuda.head import scatter_rows, scatter_rows_work
 from tandem.kernels.cuda.norm import add_rms_norm, add_rms_norm_taps, add_rms_norm_taps_work, add_rms_norm_work
 from tandem.kernels.cuda.table import KERNELS
+from tests.commands import Commands
 from tests.compile.models import oracle
 from tests.compile.models.mtp_reference import Drafter
-from tests.gpu.commands import Commands
 from tests.gpu.launching import launch
 from tests.kernels.cuda.likeliest import Found, likeliest
 from tests.kernels.harness import assert_bits

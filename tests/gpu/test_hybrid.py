@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tandem.artifacts import layout
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 from tests.tiny import make_checkpoint
 
 CONTEXT_LENGTH = "1024"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tandem.kernels.cuda import linear, norm, parts
-from tests.gpu.commands import Commands
+from tests.commands import Commands
 from tests.gpu.launching import launch
 from tests.tiny import make_checkpoint
 

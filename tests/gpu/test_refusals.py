@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.gpu import gpus
-from tests.gpu.commands import Commands, Done
+from tests.commands import Commands, Done
 
 ASK = ("--prompt", "one two three", "--raw", "--max-tokens", "8", "--json")
 

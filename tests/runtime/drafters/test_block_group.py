@@ -13,10 +13,10 @@ from tandem.prices import PriceModel
 from tandem.runtime.drafters.block import BlockDrafter, Guessed
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
-from tandem.runtime.request import Request, Sampling
+from tandem.runtime.request import Request
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree
-from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, check, engine_over, play, serve
+from tests.drafted import BLOCK_KINDS, VOCAB, CheapDrafts, Selective, check, engine_over, play, requests, serve
 from tests.fake_blocks import BlockExecutor, Blocking, Manner
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
@@ -24,18 +24,7 @@ from tests.fakes import Recorder, geometry
 
 MANNERS: list[Manner] = ["perfect", "listed", "random", "wrong", "astray"]
 
-requests_ = st.builds(
-    Request,
-    prompt=st.sampled_from([1, 2, 5, 8, 9, 16, 31, 48, 86, 91, 95]).flatmap(
-        lambda n: st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n).map(tuple)
-    ),
-    max_tokens=st.integers(0, 40),
-    sampling=st.sampled_from([Sampling(), Sampling(), Sampling(temperature=1.0, seed=7)]),
-    stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
-    speculate=st.sampled_from([True, True, True, False]),
-    guides=st.sampled_from([(), (), (Remainders,), (Remainders.lax,)]),
-    logprobs=st.sampled_from([None, None, 2]),
-)
+requests_ = requests([1, 2, 5, 8, 9, 16, 31, 48, 86, 91, 95])
 
 
 @settings(max_examples=200)

@@ -11,26 +11,14 @@ from tandem.keys import Kind
 from tandem.prices import PriceModel
 from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.meter import Lost
-from tandem.runtime.request import Request, Sampling
-from tests.drafted import KINDS, VOCAB, CheapDrafts, Selective, check, engine_over, group, play, serve
+from tandem.runtime.request import Request
+from tests.drafted import KINDS, VOCAB, CheapDrafts, Selective, check, engine_over, group, play, requests, serve
 from tests.fake_drafting import Drafting, DraftingExecutor
 from tests.fake_guide import Remainders
 from tests.fake_routers import RandomRouter
 from tests.fakes import Recorder, geometry
 
-requests_ = st.builds(
-    Request,
-    prompt=st.sampled_from([1, 2, 5, 8, 9, 16, 31, 48, 93, 95]).flatmap(
-        lambda n: st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n).map(tuple)
-    ),
-    max_tokens=st.integers(0, 40),
-    sampling=st.sampled_from([Sampling(), Sampling(), Sampling(temperature=1.0, seed=7)]),
-    stop_ids=st.sampled_from([frozenset(), frozenset(), frozenset({3, 11})]),
-    speculate=st.sampled_from([True, True, True, False]),
-    guides=st.sampled_from([(), (), (Remainders,), (Remainders.lax,)]),
-    logprobs=st.sampled_from([None, None, 2]),
-    prompt_logprobs=st.sampled_from([None, None, 1]),
-)
+requests_ = requests([1, 2, 5, 8, 9, 16, 31, 48, 93, 95], prompt_logprobs=st.sampled_from([None, None, 1]))
 
 
 @settings(max_examples=200)

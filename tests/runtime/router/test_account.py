@@ -140,7 +140,7 @@ def test_texts_that_earned_nothing_leave_the_next_less_to_spend():
         router.open(0)
         counts.append(next(i for i in range(99) if look(router, 0, 1.3, 0.3)))
         router.close(0)
-    assert counts == [14, 7, 4]
+    assert counts == [14, 7, 4]  # looks of 0.3 until 4, 2 and 1 steps are spent
 
 
 def test_a_round_with_candidates_that_are_declined_is_charged_as_well():
