@@ -1,4 +1,4 @@
-"""One answer of `tandem-run --json`, run as a user would, with its rates.
+"""Tandem's commands, installed or not; and one answer of `tandem-run --json`, run as a user would, with its rates.
 
 Knows nothing of how a bundle came to be.
 """
@@ -12,7 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = Path(sys.executable).parent
+MODULES = {
+    "tandem-bundle": "artifacts.cli",
+    "tandem-check": "runtime.checks.cli",
+    "tandem-compile": "compile.cli",
+    "tandem-run": "runtime.cli",
+}
+"""Where each command is, below `tandem`."""
 PUTTING_AWAY_S = 30
 """How long a command that Ctrl-C was told to may take to remove what it has begun."""
 
@@ -38,9 +44,17 @@ class Answer:
         return (len(self.ids) - 1) / self.stats["rounds"] if self.stats["rounds"] else 0.0
 
 
+def program(name: str) -> list[str]:
+    """The words that start one of Tandem's commands: what is installed beside this Python, else its module by itself."""
+    if (installed := Path(sys.executable).parent / name).exists():
+        return [str(installed)]
+    # No current folder on its path: it holds packages under generic names.
+    return [sys.executable, "-P", "-c", f"import sys; from tandem.{MODULES[name]} import main; sys.exit(main())"]
+
+
 def command(name: str, *arguments: str | Path, quiet: bool = True) -> str:
     """stdout of one of Tandem's commands; its progress is shown unless `quiet`."""
-    words = [str(PROGRAMS / name), *map(str, arguments)]
+    words = [*program(name), *map(str, arguments)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True) as child:
         try:
             out, errors = child.communicate()

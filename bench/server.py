@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from answer import PROGRAMS, CommandError
+from answer import CommandError, program
 
 PATIENCE_S = 600
 
@@ -87,7 +87,7 @@ class Stream:
 @contextmanager
 def serving(bundle: Path, *flags: str) -> Iterator[Server]:
     """A server of `bundle` at a port of its own. Raises CommandError when it does not come up."""
-    words = [str(PROGRAMS / "tandem-run"), str(bundle), "--port", "0", *flags]
+    words = [*program("tandem-run"), str(bundle), "--port", "0", *flags]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout and process.stderr

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
-from answer import PROGRAMS, CommandError, answer
+from answer import CommandError, answer, program
 from spread import Spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +117,7 @@ def _server(bundle: Path) -> tuple[float, int]:
 @contextmanager
 def _running(bundle: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """`tandem-run` while the block lasts."""
-    words = [str(PROGRAMS / "tandem-run"), str(bundle), *arguments]
+    words = [*program("tandem-run"), str(bundle), *arguments]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         try:
             yield process

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import bench.gpu  # noqa: F401, makes spread importable
 from bench.gpu.attention_case import ints, random_tree
-from bench.gpu.delta_peer import chunked_us
+from bench.gpu.delta_peer import Heads, closed_us
 from bench.gpu.timing import graph_us, read_ceiling
 from tandem.kernels.cuda import conv, delta, delta_commit, gate, recurrent_inputs
 from tandem.kernels.cuda.launch import TritonKernel, Work
@@ -206,12 +206,15 @@ def main() -> None:
     bench = Bench()
     for line in (*passes(bench), *commits(bench)):
         print(line.text(ceiling), flush=True)
-    try:
-        for rows, us in chunked_us(LAYERS, KEY_HEADS, HEADS, DK, DV):
+    heads = Heads(LAYERS, KEY_HEADS, HEADS, DK, DV)
+    for rows, name, parents in ((FACTORS, "chain", ()), (FACTORS, "tree", trees(FACTORS)["tree"]), (MOST, "prefill", ())):
+        for maker, us in closed_us(heads, rows, parents):
+            if isinstance(us, str):
+                print(us)
+                continue
             moved = STATE_MB * (1 if rows == FACTORS else 2) + rows * ROW_MB / 2
-            print(Line(f"closed form {rows}: rule", us, moved).text(ceiling), flush=True)
-    except ImportError as error:
-        print(f"no closed form beside it: {error}; pip install flash-linear-attention")
+            print(Line(f"closed form, {maker}, {name} {rows}: rule", us, moved).text(ceiling), flush=True)
+
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python3 -m bench.gpu.dense27b -o BUNDLE`: compiles random weights of a 27B-class shape, dense or hybrid, or of
 SmolLM2's.
 
-The bundle takes 49 GB, the hybrid's 54: give it a folder in memory (`/dev/shm`, which grows with
+The bundle takes 49 GB, the hybrid's 54, a drafter 1 to 4 more: give it a folder in memory (`/dev/shm`, which grows with
 `mount -o remount,size=110g`).
 """
 
@@ -13,9 +13,11 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from bench.gpu.shapes import SHAPES, Shape
+from bench.gpu.shapes import SHAPES
 from tandem.compile.checkpoints.base import Checkpoint
+from tandem.compile.checkpoints.drafter import DrafterCheckpoint
 from tandem.compile.progress import Progress
 
 ROOM = 2 << 30
@@ -25,17 +27,20 @@ OFTEN_S = 10.0
 
 def main() -> int:
     """Returns the exit code."""
-    from bench.gpu.random_checkpoint import RandomCheckpoint, resized
+    from bench.gpu.random_checkpoint import RandomCheckpoint, RandomDrafter, resized, stored_bytes
     from tandem.errors import TandemError
 
     options = parse()
     shape = resized(SHAPES[options.shape], options.layers, options.hidden, options.vocab)
-    if fault := lack_of_room(options.output, shape):
-        print(f"error: {fault}", file=sys.stderr)
-        return 1
+    draws: dict[str, Any] = {"seed": options.seed, "device": options.draw_on}
     began = time.perf_counter()
     try:
-        content_id = build(RandomCheckpoint(shape, seed=options.seed, device=options.draw_on), shape.name, options)
+        checkpoint = RandomCheckpoint(shape, mtp=options.drafter == "mtp", **draws)
+        drafter = RandomDrafter(shape, **draws) if options.drafter == "block" else None
+        if fault := lack_of_room(options.output, stored_bytes(checkpoint) + (stored_bytes(drafter) if drafter else 0)):
+            print(f"error: {fault}", file=sys.stderr)
+            return 1
+        content_id = build(checkpoint, drafter, shape.name, options)
     except TandemError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -52,6 +57,7 @@ def parse() -> argparse.Namespace:
     add("--layers", type=int, help="fewer layers, for a try")
     add("--hidden", type=int, help="another hidden size, for a try")
     add("--vocab", type=int, help="another vocabulary, for a try")
+    add("--drafter", choices=("none", "mtp", "block"), default="none", help="random weights that draft along")
     add("--profile", default="bf16")
     add("--device", default="cuda-sm90", help="what to compile for")
     add("--draw-on", default="cuda", help="where weights are drawn: cuda or cpu")
@@ -60,9 +66,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def lack_of_room(output: Path, shape: Shape) -> str | None:
-    """What is missing where the bundle shall lie, or None."""
-    needed = shape.step_bytes + (0 if shape.tie_word_embeddings else 2 * shape.head_parameters) + ROOM
+def lack_of_room(output: Path, weights: int) -> str | None:
+    """What is missing where a bundle of so many bytes of weights shall lie, or None."""
+    needed = weights + ROOM
     place = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
     if (free := shutil.disk_usage(place).free) >= needed:
         return None
@@ -72,7 +78,7 @@ def lack_of_room(output: Path, shape: Shape) -> str | None:
     )
 
 
-def build(checkpoint: Checkpoint, name: str, options: argparse.Namespace) -> str:
+def build(checkpoint: Checkpoint, drafter: DrafterCheckpoint | None, name: str, options: argparse.Namespace) -> str:
     """Compiles; returns the content_id."""
     from tandem.compile.build import build_bundle
     from tandem.compile.plan import make_plan
@@ -84,6 +90,7 @@ def build(checkpoint: Checkpoint, name: str, options: argparse.Namespace) -> str
         profile=options.profile,
         device=options.device,
         context_length=options.max_seq_len,
+        drafter=drafter or "auto",
     )
     with Stages(quiet=True) as progress:
         return build_bundle(plan, checkpoint, options.output, replace=True, progress=progress).content_id

@@ -19,6 +19,7 @@ from tandem.prices import PriceModel
 from tandem.runtime.checks.lab import slots_for, token_ids
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor, Wishes
+from tandem.runtime.meter import Meter
 from tandem.runtime.penalties import PenalizedText
 from tandem.runtime.request import Penalties, Request, Sampling
 from tandem.runtime.rows import Span, commit_moves, extend_rows, step_rows, verify_rows
@@ -121,8 +122,9 @@ def interleaved(sides: Mapping[str, Callable[[], float]], repeats: int) -> dict[
 
 @dataclass
 class Answer:
-    """A `Sink` that counts."""
+    """A `Sink` that counts; `meter` is that of the engine that serves it alone."""
 
+    meter: Meter
     ids: list[int] = field(default_factory=list)
     stats: Any = None
 
@@ -148,15 +150,23 @@ def answer(
     tokens: int,
     sampling: Sampling = Sampling(),  # noqa: B008
     penalties: Penalties = Penalties(),  # noqa: B008
+    **drafting: Any,
 ) -> Answer:
-    """A plain answer of `tokens` behind a prompt of `context`, through the engine's own rounds."""
-    engine = Engine(executor, drafters=None, prices=PriceModel(prices), max_lanes=1)
-    found = Answer()
-    prompt = tuple(token_ids(context, executor.geometry.vocab_size, SEED))
-    engine.submit(Request(prompt, tokens, sampling, penalties=penalties), found)
+    """An answer of `tokens` behind `prompt(executor, context)`, through the engine's own rounds.
+
+    It is plain, unless arguments of `Engine` have it drafted.
+    """
+    engine = Engine(executor, **{"drafters": None, **drafting}, prices=PriceModel(prices), max_lanes=1)
+    found = Answer(engine.meter)
+    engine.submit(Request(prompt(executor, context), tokens, sampling, penalties=penalties), found)
     while engine.step():
         pass
     return found
+
+
+def prompt(executor: Executor, context: int) -> tuple[int, ...]:
+    """What answers stand behind: `context` random ids."""
+    return tuple(token_ids(context, executor.geometry.vocab_size, SEED))
 
 
 def opened(path: Path, context: int) -> tuple[Any, Executor]:

@@ -1,7 +1,7 @@
 """`python3 -m bench.gpu.table`: the figures of a CUDA bundle on this GPU, each by itself, and their table last.
 
 A figure that fails or takes too long says so in a line and does not stop the others. Exits 1 if one of ours was left
-out or missed what it must reach.
+out, missed what it must reach, or changed an id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import bench.gpu  # noqa: F401, makes figure and spread importable
 from bench.gpu.context import Context, Missing, time_limit
-from bench.gpu.figures import decode, passes, process, replay, sampled
+from bench.gpu.figures import decode, forced, passes, process, recurrence, replay, sampled
 from bench.gpu.figures.contexts import LONG, SHORT
 from bench.gpu.shapes import HYBRID27B, SHAPES
 from figure import Figure
@@ -47,8 +47,11 @@ FIGURES: dict[str, Measure] = {
         "gap": decode.gap,
         "verify-1k": partial(passes.verify, place=SHORT),
         "commit": passes.commit,
+        "recurrence": recurrence.recurrence,
+        "forced": forced.forced,
         "sampled": sampled.sampled,
         "prefill": passes.prefill,
+        "prefill-4k": recurrence.long_prompt,
         "replay": replay.replay,
         "verify-32k": partial(passes.verify, place=LONG),
         "restore": process.restore,
@@ -82,7 +85,7 @@ def main() -> int:
         write(options, found, left_out)
     context.close()
     print("\n".join(["", *summary(found), *left_out]), flush=True)
-    return 1 if left_out or any(verdict(figure) for figure in found) else 0
+    return 1 if left_out or any(verdict(figure) or figure.identical is False for figure in found) else 0
 
 
 def parse() -> argparse.Namespace:

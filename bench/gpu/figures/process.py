@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from answer import program
 from bench.gpu.context import Context, Missing, child, environment
 from bench.gpu.figures.passes import named
 from bench.gpu.shapes import DENSE27B
@@ -17,7 +17,6 @@ from tandem.artifacts import layout
 
 GIB = 2**30
 PROMPT = "Tell me a story about a miller and his cat."
-RUN = "from tandem.runtime.cli import main; main()"
 NONE = Goal(0.5, 0)
 """At most none: counts are whole."""
 
@@ -100,7 +99,7 @@ def _each(facts: list[dict[str, Any]], name: str) -> Spread:
 
 def _first_byte(bundle: Path) -> float:
     """Seconds until `tandem-run` says the first thing."""
-    words = [sys.executable, "-c", RUN, str(bundle), "--prompt", PROMPT, "--max-tokens", "16"]
+    words = [*program("tandem-run"), str(bundle), "--prompt", PROMPT, "--max-tokens", "16"]
     words += ["--max-model-len", "32768"]
     began = time.perf_counter()
     with subprocess.Popen(

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from bench.gpu import dense27b
-from bench.gpu.random_checkpoint import RandomCheckpoint, resized
+from bench.gpu.random_checkpoint import RandomCheckpoint, RandomDrafter, drafter_config, resized, stored_bytes
 from bench.gpu.shapes import DENSE27B, HYBRID27B, SMOLLM2, Shape
+from tandem.compile.drafters import Dflash2
+from tandem.compile.models.dflash2_config import resolve_drafter
+from tandem.compile.models.dflash2_weights import drafter_sources, load_drafter
 from tandem.compile.models.families import resolve
 from tandem.compile.models.reference import ReferenceModel
-from tandem.compile.models.weights import load, weight_sources
+from tandem.compile.models.weights import has_mtp, load, load_mtp, mtp_sources, weight_sources
 from tandem.errors import CheckpointError
 
 SMALL = replace(SMOLLM2, num_hidden_layers=2, hidden_size=64, intermediate_size=96, vocab_size=4500)
@@ -54,6 +57,34 @@ def test_a_hybrid_forgets_within_tokens_to_thousands_and_stays_finite() -> None:
     assert logits.isfinite().all() and 0.1 < logits.std().item() < 10
     states = [state[1] for (state, _), kind in zip(model.caches, spec.layer_types, strict=True) if "linear" in kind]
     assert len(states) == 3 and all(0 < state.abs().max().item() < 100 for state in states)
+
+
+def test_a_layer_that_drafts_comes_along_where_it_is_wanted() -> None:
+    spec, made = resolve(TINY_HYBRID.config()), RandomCheckpoint(TINY_HYBRID, device="cpu", mtp=True)
+    assert has_mtp(spec, made) and not has_mtp(spec, checkpoint(TINY_HYBRID))
+    loaded = dict(load_mtp(spec, made))
+    assert {name: tuple(t.shape) for name, t in loaded.items()} == {n: s.shape for n, s in mtp_sources(spec).items()}
+    assert loaded["mtp.final_norm"].mean().item() == pytest.approx(1, abs=0.1)
+    assert made.digest() != checkpoint(TINY_HYBRID).digest()
+
+
+def test_a_block_drafter_is_one_for_its_shape() -> None:
+    narrow = RandomDrafter(replace(TINY_HYBRID, num_hidden_layers=8), device="cpu")
+    found = Dflash2.open(narrow, resolve(replace(TINY_HYBRID, num_hidden_layers=8).config()), "digest of the target")
+    assert found.block.taps == (1, 3, 5, 6, 8)
+    loaded = dict(load_drafter(found.block, narrow))
+    assert {name: tuple(t.shape) for name, t in loaded.items()} == {
+        name: source.shape for name, source in drafter_sources(found.block).items()
+    }
+    assert torch.equal(narrow.read("fc.weight"), narrow.read("fc.weight"))
+    assert narrow.digest() != RandomDrafter(TINY_HYBRID, seed=1, device="cpu").digest()
+
+
+def test_the_drafter_of_the_27b_is_as_large_as_the_published_one() -> None:
+    """Taps and bytes of `z-lab/Qwen3.8-27B-DFlash2`: 3.849 GB."""
+    made = RandomDrafter(HYBRID27B, device="cpu")
+    assert resolve_drafter(drafter_config(HYBRID27B)).taps == (5, 19, 33, 47, 61)
+    assert stored_bytes(made) == 2 * 1_924_404_480
 
 
 def test_a_tensor_is_the_same_each_time_and_another_under_each_name_and_seed() -> None:
@@ -109,6 +140,6 @@ def test_a_place_without_room_is_refused_with_what_is_needed(tmp_path: Path, mon
         return SimpleNamespace(free=40e9)
 
     monkeypatch.setattr(dense27b.shutil, "disk_usage", usage)
-    assert dense27b.lack_of_room(tmp_path / "new" / "bundle", SMOLLM2) is None
-    fault = dense27b.lack_of_room(tmp_path / "new" / "bundle", DENSE27B)
+    assert dense27b.lack_of_room(tmp_path / "new" / "bundle", stored_bytes(checkpoint(SMOLLM2))) is None
+    fault = dense27b.lack_of_room(tmp_path / "new" / "bundle", DENSE27B.step_bytes)
     assert fault is not None and "40.0 GB free" in fault and "remount,size=110g" in fault

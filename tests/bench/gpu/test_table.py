@@ -31,6 +31,7 @@ def test_every_figure_of_the_issue_is_there() -> None:
         *("decode-smollm2", "decode-dense27b", "gap-smollm2", "gap-dense27b", "sampled-smollm2"),
         *("hybrid-step", "hybrid-gap", "hybrid-verify-1k", "hybrid-verify-32k", "hybrid-commit", "hybrid-prefill"),
         *("hybrid-replay", "hybrid-restore", "hybrid-memory", "hybrid-start", "hybrid-sampled"),
+        *("hybrid-recurrence", "hybrid-forced", "hybrid-prefill-4k"),
     }
 
 
@@ -39,7 +40,7 @@ def test_figures_are_chosen_by_first_parts_or_by_the_bundles_given() -> None:
     small = chosen(None, {"smollm2": Path("a")})
     assert small == ["decode-smollm2", "gap-smollm2", "sampled-smollm2"]
     hybrid = chosen(None, {"hybrid27b": Path("a")})
-    assert hybrid == chosen("hybrid", {}) and len(hybrid) == 11
+    assert hybrid == chosen("hybrid", {}) and len(hybrid) == 14
     assert {shape_of(name) for name in set(FIGURES) - {*small, *hybrid}} == {"dense27b"}
     with pytest.raises(SystemExit, match="no figure speed"):
         chosen("speed", {})
