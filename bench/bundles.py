@@ -75,6 +75,13 @@ def profile_of(bundle: Path) -> str:
     return read_manifest(bundle).profile
 
 
+def on_gpu(bundle: Path) -> bool:
+    """Whether it was compiled for one."""
+    from tandem.artifacts.reader import read_manifest
+
+    return read_manifest(bundle).host.price.gpu is not None
+
+
 def step_bytes(bundle: Path) -> int:
     """Bytes of weights that one step of one token reads: all but the tables it takes a single row of.
 

@@ -1,8 +1,8 @@
 """What drafts gain, by workload and context: prose, chat, code, edit and quote, greedily and at temperature 0.7.
 
 Drafted answers follow plain ones of the same bundle, and have the same ids: seeds are fixed. With --context every other
-prompt of a workload stands behind text that has nothing to do with it. Prints tables; exits 1 if an id differs or a
-workload is slower than plain.
+prompt of a workload stands behind text that has nothing to do with it. Prints tables, and a line for what could not be
+taken; exits 2 then, and 1 if an id differs or a workload is slower than plain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
@@ -25,11 +28,14 @@ from prompts import Prompt, Prompts
 from sides.process import SideError
 from sides.roster import Roster, cores
 from spread import Goal
+from tandem.errors import TandemError
 from unseen import python_files
 
 WORKLOADS = {"prose": 2, "chat": 2, "code": 2, "edit": 3, "quote": 2}
 """How many times the usual tokens an answer may have."""
 GOALS = {"quote": Goal(2.5, 4.0)}
+GPU_GOALS = {"code": Goal(1.3, 2.0)}
+"""Of SmolLM2 with its block drafter."""
 NEVER_SLOWER = Goal(0.98, 1.0)
 MANNERS = {"greedy": {}, "temperature 0.7": {"temperature": 0.7, "seed": 7}}
 
@@ -37,19 +43,28 @@ MANNERS = {"greedy": {}, "temperature 0.7": {"temperature": 0.7, "seed": 7}}
 def main() -> int:
     """Returns the exit code."""
     options = parse()
-    found, failed = list[Figure](), False
-    print(f"{describe()}, {options.threads} threads, {options.repeats} interleaved runs")
+    found, left_out, began = list[Figure](), False, time.perf_counter()
     try:
-        for figure in figures(options):
-            print(f"\n{figure.text()}", flush=True)
-            found.append(figure)
-            failed = failed or figure.identical is False or any(line.missed for line in figure.lines)
-            if options.json:
-                options.json.write_text(json.dumps([figure.record() for figure in found], indent=1) + "\n")
-    except (CommandError, SideError) as error:
+        taken = list(cells(options))
+    except TandemError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return int(failed)
+    print(f"{describe()}, {options.threads} threads, {options.repeats} interleaved runs")
+    for title, take in taken:
+        try:
+            if time.perf_counter() - began > options.budget:
+                raise CommandError(f"no time is left of {options.budget:g} s")
+            found.append(take())
+        except (CommandError, SideError) as error:
+            print(f"\n{title}: left out: {error}", flush=True)
+            left_out = True
+            continue
+        print(f"\n{found[-1].text()}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([figure.record() for figure in found], indent=1) + "\n")
+    print("\n".join(["", *(f"{each.title:<44}{line.text()}" for each in found for line in each.lines if line.goal)]))
+    missed = any(figure.identical is False or any(line.missed for line in figure.lines) for figure in found)
+    return 2 if left_out else int(missed)
 
 
 def parse() -> argparse.Namespace:
@@ -69,26 +84,27 @@ def parse() -> argparse.Namespace:
     add("--tokens", type=int, default=128, help="of an answer; longer for edits and quotations")
     add("--repeats", type=int, default=5, help="turns that count, after one to warm up")
     add("--threads", type=int, default=cores())
+    add("--budget", type=float, default=inf, metavar="SECONDS", help="figures that would begin later are left out")
     add("--json", type=Path, metavar="FILE", help="write every run there")
     return parser.parse_args()
 
 
-def figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """One of each workload, context and manner."""
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """The title of each workload, context and manner, and what takes its figure."""
     profile = bundles.profile_of(options.bundle)
     context = Context(Roster({profile: options.bundle}, Path(), options.threads), options.repeats, options.tokens)
     loading = dict(word.partition("=")[::2] for word in options.option)
     ways = (PLAIN, Way("drafted", options=loading))
+    goals = GOALS | (GPU_GOALS if bundles.on_gpu(options.bundle) else {})
     for behind in options.context or [0]:
         for workload in options.only or WORKLOADS:
             prompts = prompts_of(workload, context.prompts, behind)
             for manner in options.manner or MANNERS:
-                name = f"{workload}, {manner}" + (f", behind {behind} tokens" if behind else "")
-                goal = GOALS.get(workload, NEVER_SLOWER) if manner == "greedy" and not behind else NEVER_SLOWER
-                num_tokens = WORKLOADS[workload] * options.tokens
-                yield measure(
-                    context, profile, Figure(workload, name), prompts, ways, num_tokens, goal, **MANNERS[manner]
-                )
+                title = f"{workload}, {manner}" + (f", behind {behind} tokens" if behind else "")
+                goal = goals.get(workload, NEVER_SLOWER) if manner == "greedy" and not behind else NEVER_SLOWER
+                tokens = WORKLOADS[workload] * options.tokens
+                figure = Figure(workload, title)
+                yield title, partial(measure, context, profile, figure, prompts, ways, tokens, goal, **MANNERS[manner])
 
 
 def prompts_of(workload: str, prompts: Prompts, behind: int) -> list[Prompt]:

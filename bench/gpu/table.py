@@ -44,22 +44,23 @@ FIGURES: dict[str, Measure] = {
     passes.named(figure, HYBRID): partial(measure, name=HYBRID)
     for figure, measure in {
         "step": passes.step,
-        "gap": decode.gap,
         "verify-1k": partial(passes.verify, place=SHORT),
+        "forced": forced.forced,
         "commit": passes.commit,
         "recurrence": recurrence.recurrence,
-        "forced": forced.forced,
+        "prefill-4k": recurrence.long_prompt,
+        "verify-32k": partial(passes.verify, place=LONG),
+        "replay": replay.replay,
+        "gap": decode.gap,
         "sampled": sampled.sampled,
         "prefill": passes.prefill,
-        "prefill-4k": recurrence.long_prompt,
-        "replay": replay.replay,
-        "verify-32k": partial(passes.verify, place=LONG),
         "restore": process.restore,
         "memory": process.memory,
         "start": process.start,
     }.items()
 }
-"""In the order that opens each bundle once; the last three of a bundle start processes of their own."""
+"""In the order that opens each bundle once, what matters most first; the last three of a bundle start processes of
+their own."""
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ LINE = 8
 """Tokens of a tree's longest line at least, right or wrong; the other nodes hang beside it."""
 CYCLE = sum(ACCEPTED) + len(ACCEPTED)
 """Tokens that as many rounds commit."""
-CONTEXT, CYCLES = 512, 4
+CONTEXT, CYCLES = 512, 3
 SPEED_UP, EFFICIENCY = Goal(3.6, 4.1), Goal(0.78, 0.9)
 
 
@@ -68,7 +68,7 @@ def forced(context: Context, name: str = HYBRID27B.name) -> Figure:
     if own:
         ways[f"forced, {WORDED[own]} asked"] = {**script(opened, text), "models": True}
     found: dict[str, list[Answer]] = {way: [] for way in ways}
-    spreads = interleaved({way: _playing(opened, way, how, found) for way, how in ways.items()}, context.repeats)
+    spreads = interleaved({way: _playing(opened, way, how, found) for way, how in ways.items()}, min(4, context.repeats))
     plain = spreads["plain"]
     figure.identical = all(each.ids == text.ids for answers in found.values() for each in answers)
     figure.lines = [Line(way, Spread.of([1e3 / ms for ms in taken.runs]), "tok/s") for way, taken in spreads.items()]

@@ -14,6 +14,7 @@ from bench.gpu.shapes import DENSE27B
 from figure import Figure, Line
 from spread import Goal, Spread
 from tandem.artifacts import layout
+from tandem.artifacts.reader import read_manifest
 
 GIB = 2**30
 PROMPT = "Tell me a story about a miller and his cat."
@@ -100,7 +101,7 @@ def _each(facts: list[dict[str, Any]], name: str) -> Spread:
 def _first_byte(bundle: Path) -> float:
     """Seconds until `tandem-run` says the first thing."""
     words = [*program("tandem-run"), str(bundle), "--prompt", PROMPT, "--max-tokens", "16"]
-    words += ["--max-model-len", "32768"]
+    words += ["--max-model-len", str(min(32_768, read_manifest(bundle).geometry.context_length))]
     began = time.perf_counter()
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()

@@ -13,7 +13,7 @@ def test_an_unknown_step_is_refused_with_those_there_are(tmp_path: Path) -> None
     done = subprocess.run(["bash", SCRIPT, "tests", "speed"], capture_output=True, text=True, env=environment)
     assert done.returncode == 2
     assert done.stdout == ""
-    steps = "tests, bundles, smollm2, dense27b, hybrid27b, demo-hybrid and peers"
+    steps = "tests, bundles, smollm2, dense27b, hybrid27b, demo-hybrid, drafters, cells and peers"
     assert done.stderr == f"error: there is no step speed; there are {steps}\n"
 
 
