@@ -45,7 +45,7 @@ class Answer:
 
 
 def program(name: str) -> list[str]:
-    """The words that start one of Tandem's commands: what is installed beside this Python, else its module by itself."""
+    """The words that start one of Tandem's commands: as installed beside this Python, else by its module."""
     if (installed := Path(sys.executable).parent / name).exists():
         return [str(installed)]
     # No current folder on its path: it holds packages under generic names.

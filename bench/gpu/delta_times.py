@@ -207,14 +207,17 @@ def main() -> None:
     for line in (*passes(bench), *commits(bench)):
         print(line.text(ceiling), flush=True)
     heads = Heads(LAYERS, KEY_HEADS, HEADS, DK, DV)
-    for rows, name, parents in ((FACTORS, "chain", ()), (FACTORS, "tree", trees(FACTORS)["tree"]), (MOST, "prefill", ())):
+    for rows, name, parents in (
+        (FACTORS, "chain", ()),
+        (FACTORS, "tree", trees(FACTORS)["tree"]),
+        (MOST, "prefill", ()),
+    ):
         for maker, us in closed_us(heads, rows, parents):
             if isinstance(us, str):
                 print(us)
                 continue
             moved = STATE_MB * (1 if rows == FACTORS else 2) + rows * ROW_MB / 2
             print(Line(f"closed form, {maker}, {name} {rows}: rule", us, moved).text(ceiling), flush=True)
-
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class RandomDrafter(DrafterCheckpoint):
 
 
 def drafter_config(shape: Shape) -> dict[str, Any]:
-    """The config.json of a DFlash2 drafter: five layers, blocks of 16, taps of as many streams spread over the model."""
+    """The config.json of a DFlash2 drafter: five layers, blocks of 16, taps of five streams spread over the model."""
     layers = shape.num_hidden_layers
     section = {"block_size": 16, "mask_token_id": shape.vocab_size - 1, "conv_kernel_size": 2, "conv_group_size": 16}
     section |= {"selector_rank": 256, "selector_top_k": 16}

@@ -1,8 +1,8 @@
 """What speculation brings where drafts are right as often as they are told, whatever the model's weights are.
 
 A round of the engine as it serves: a tree of 16 rows is verified, its true path walked and committed, the host's part
-included. The tree comes from the plain text, so that 3.6 drafted tokens of it are accepted on average, and 4.6 committed.
-What a drafter would have cost is paid by asking the one that the bundle has, and leaving its guesses.
+included. The tree comes from the plain text, so that on average 3.6 drafted tokens are accepted and 4.6 committed. What a
+drafter would have cost is paid by asking the one that the bundle has, and leaving its guesses.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def forced(context: Context, name: str = HYBRID27B.name) -> Figure:
     if own:
         ways[f"forced, {WORDED[own]} asked"] = {**script(opened, text), "models": True}
     found: dict[str, list[Answer]] = {way: [] for way in ways}
-    spreads = interleaved({way: _playing(opened, way, how, found) for way, how in ways.items()}, min(4, context.repeats))
+    spreads = interleaved(
+        {way: _playing(opened, way, how, found) for way, how in ways.items()}, min(4, context.repeats)
+    )
     plain = spreads["plain"]
     figure.identical = all(each.ids == text.ids for answers in found.values() for each in answers)
     figure.lines = [Line(way, Spread.of([1e3 / ms for ms in taken.runs]), "tok/s") for way, taken in spreads.items()]
@@ -112,9 +114,7 @@ def answered(opened: Opened, **how: Any) -> Answer:
     return answer(opened.executor, opened.bundle.prices, CONTEXT, 1 + CYCLES * CYCLE, **how)
 
 
-def _playing(
-    opened: Opened, way: str, how: dict[str, Any], found: dict[str, list[Answer]]
-) -> Callable[[], float]:
+def _playing(opened: Opened, way: str, how: dict[str, Any], found: dict[str, list[Answer]]) -> Callable[[], float]:
     """Measures milliseconds a token of an answer, which is kept in `found`."""
 
     def play() -> float:

@@ -88,7 +88,9 @@ def prefill(context: Context, name: str = DENSE27B.name) -> Figure:
 
 def commit(context: Context, name: str = HYBRID27B.name) -> Figure:
     """Moves of the longest path of a tree: K and V of the attention layers, states and tails of the others."""
-    figure = Figure(named("commit", name), f"commit of a tree's longest path, a pass of its own over all layers, {name}")
+    figure = Figure(
+        named("commit", name), f"commit of a tree's longest path, a pass of its own over all layers, {name}"
+    )
     opened = context.open(name)
     opened.passes.fill(SHORT)
     for rows in (16, 32):

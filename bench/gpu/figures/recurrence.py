@@ -1,7 +1,7 @@
 """What the exact recurrence of a hybrid costs, row by row, beside a closed form: of a verify, and of a long prompt.
 
-Both take the bundle's own launches of the rule and leave the rest of the pass as it is: the same pass with a closed form
-is what it takes, less ours, plus that one. Of the closed forms that are there the fastest counts.
+Both time the bundle's own launches of the rule and leave the rest of the pass as it is: with a closed form it takes as
+long as it does, less those, plus that one. Of the closed forms that are there the fastest counts.
 """
 
 from __future__ import annotations
