@@ -1,8 +1,8 @@
 """What speculation brings where drafts are right as often as they are told, whatever the model's weights are.
 
 A round of the engine as it serves: a tree of 16 rows is verified, its true path walked and committed, the host's part
-included. The tree comes from the plain text, so that on average 3.6 drafted tokens are accepted and 4.6 committed. What a
-drafter would have cost is paid by asking the one that the bundle has, and leaving its guesses.
+included. The tree comes from the plain text, so that 3.6 drafted tokens are accepted on average and 4.6 committed. What
+a drafter would have cost is paid by asking the one that the bundle has, and leaving its guesses.
 """
 
 from __future__ import annotations
