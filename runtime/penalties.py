@@ -36,6 +36,7 @@ class PenalizedText:
         self._place = {int(token): place for place, token in enumerate(known)}
         self._seen, self._counts = known, np.zeros(len(known), np.float32)  # counts are of the answer alone
         self._num_known = len(known)  # the first of `_seen`: those of the prompt
+        self._uncounted: list[int] = []  # of the answer; nobody looks at counts where a device has its own
         self._learn(penalties.no_repeat_ngram_size)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -43,8 +44,7 @@ class PenalizedText:
         begin = len(self._ids) + 1
         self._ids += tokens
         if self._penalties.counted:
-            self._seen, self._counts, new = self._with(tokens)
-            self._place |= new
+            self._uncounted += tokens
         self._learn(max(begin, self._penalties.no_repeat_ngram_size))
 
     @property
@@ -56,6 +56,7 @@ class PenalizedText:
 
     def seen(self, vocab_size: int) -> np.ndarray:
         """int32 [V]: twice how often the answer has an id, and 1 more if the prompt has it."""
+        self._count()
         counts = np.zeros(vocab_size, np.int32)
         counts[self._seen] = 2 * self._counts.astype(np.int32)
         counts[self._seen[: self._num_known]] += 1
@@ -94,6 +95,7 @@ class PenalizedText:
         return changed
 
     def _take_off(self, logits: np.ndarray, said: Sequence[int]) -> None:
+        self._count()
         seen, counts, _ = self._with(said) if said else (self._seen, self._counts, None)
         p, values = self._penalties, logits[seen]
         if p.repetition != 1:
@@ -104,6 +106,12 @@ class PenalizedText:
         if p.presence != 0:
             values -= np.float32(p.presence) * (counts > 0)
         logits[seen] = values
+
+    def _count(self) -> None:
+        if self._uncounted:
+            self._seen, self._counts, new = self._with(self._uncounted)
+            self._place |= new
+            self._uncounted = []
 
     def _with(self, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
         """Ids of the text and `tokens`, how often the answer has each, and where those stand that are new."""

@@ -165,7 +165,7 @@ class Rounds:
         anchors = [lane.ids[-1] for lane in lanes]
         rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
         if self._draws is not None:
-            rows.wishes = self._draws.wishes(lanes)
+            rows.wishes = partial(self._draws.wishes, lanes)
         outcome = self._run(Kind.EXTEND, rows)
         self._pass_ms = outcome.ms
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
@@ -188,7 +188,7 @@ class Rounds:
         kind, table, slots = verify_kind(trees), self._pages.table, self._slots.table
         rows = verify_rows(kind, indices, starts, trees, table, slots)
         if self._draws is not None:
-            rows.wishes = self._draws.wishes(lanes, trees)
+            rows.wishes = partial(self._draws.wishes, lanes, trees)
         outcome = self._run(kind, rows)
         self._pass_ms = outcome.ms
         self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)

@@ -116,8 +116,12 @@ class ScriptedExecutor:
             [int(np.argmax(logits)) for logits in self._logits],
             [float(top - second) for second, top in best],
             ms=1.0 + 0.1 * self._cost_rows(kind, len(rows.token), max(rows.position) + 1),
-            drawn=self.draws.draw(rows.wishes, self._logits) if rows.wishes is not None else (),
+            drawn=self._draw(rows),
         )
+
+    def _draw(self, rows: Rows) -> Sequence[int]:
+        wishes = rows.wishes() if rows.wishes is not None else None
+        return self.draws.draw(wishes, self._logits) if wishes is not None else ()
 
     def _cost_rows(self, kind: Kind, num_rows: int, length: int) -> int:
         """Rows of the program with the fewest that holds the pass, of the least class."""

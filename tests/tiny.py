@@ -165,6 +165,8 @@ def make_checkpoint(
     fields |= overrides
     rope = {"rope_type": "default"} | fields.pop("rope", {}) | {"rope_theta": fields.pop("rope_theta")}
     config = getattr(transformers, f"{config_name}Config")(**fields, rope_parameters=rope)
+    if hasattr(config, "partial_rotary_factor"):  # of Transformers up to 5.17, beside the one that its models read
+        config.partial_rotary_factor = rope.get("partial_rotary_factor", config.partial_rotary_factor)
     model = getattr(transformers, f"{class_name}ForCausalLM")(config)
     _randomise(model, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder)

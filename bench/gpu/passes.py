@@ -81,7 +81,8 @@ class Passes:
         table = np.tile(wish, (num_rows, 1))
         table[:, Wish.POSITION] = range(context + 1, context + 1 + num_rows)
         text = PenalizedText(penalties or Penalties(presence=1.0), self._ids[: context + 1], ())
-        rows.wishes = Wishes(table, [path[1 : i + 1] for i in range(num_rows)], [(0, text.seen(vocab_size))])
+        wishes = Wishes(table, [path[1 : i + 1] for i in range(num_rows)], [(0, text.seen(vocab_size))])
+        rows.wishes = lambda: wishes
         return self.executor.run(Kind.VERIFY_CHAIN, rows).ms
 
     def commit(self, num_rows: int, context: int) -> float:

@@ -84,7 +84,8 @@ class DrawsProof:
             if row is not None:
                 line[:] = wish_row(row.lane, row.sampling, row.penalties, row.seed, self._vocab_size)
                 line[Wish.POSITION] = row.position
-        rows.wishes = Wishes(table, [[] if row is None else row.said for row in wanted], whole, fresh)
+        wishes = Wishes(table, [[] if row is None else row.said for row in wanted], whole, fresh)
+        rows.wishes = lambda: wishes
         drawn = self._executor.run(Kind.EXTEND, rows).drawn
         for i, row in enumerate(wanted):
             host = -1 if row is None else self._drawn(row, self._executor.logits(i))

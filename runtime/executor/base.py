@@ -5,7 +5,7 @@ Letters: R rows of a pass, O output rows, L lanes, B blocks per lane, V vocabula
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Wishes:
     """What output rows want drawn on the device, where `Geometry.draws`; docs/sampling.md defines the draw.
 
     Penalties look at what the device keeps of a lane's text, `seen`: twice how often the answer has an id, and 1 more
-    if the prompt has it. It is brought whole once, then id by id, before the pass; `said` are the drafted tokens behind
+    if the prompt has it. It is brought whole once, then id by id, before the draw; `said` are the drafted tokens behind
     it on the path to a row, its own last.
     """
 
@@ -54,7 +54,7 @@ class Rows:
     parent: Sequence[int] = ()  # [R], -1 for what follows the lane's state
     state_slot: Sequence[int] = ()  # [L]
     tap_out: Sequence[int] = ()  # [R], the row of `taps` that each leaves what a drafter reads in, -1 or () for none
-    wishes: Wishes | None = None  # None where no row is drawn on the device
+    wishes: Callable[[], Wishes | None] | None = None  # asked once the pass is under way; None: no draws
 
 
 @dataclass(slots=True)

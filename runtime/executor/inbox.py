@@ -43,8 +43,6 @@ class Inbox:
         for row, line in enumerate(rows.ancestor or ()):
             _put(self._ancestor[row * MAX_TREE_ROWS : (row + 1) * MAX_TREE_ROWS], line)
         self._set_recurrent(self._parent, rows.parent, rows.state_slot, len(rows.token))
-        if rows.wishes is not None:
-            self._set_wishes(rows.wishes)
 
     def set_draft(self, rows: DraftRows) -> None:
         """The same of a drafter's pass. ValueError also where there is none."""
@@ -75,8 +73,8 @@ class Inbox:
                 raise ValueError(f"{len(rows.token)} rows that leave {len(taps)} taps")
             _put(self._tap_out, taps)
 
-    def _set_wishes(self, wishes: Wishes) -> None:
-        """ValueError where no device draws, or for more than a pass takes."""
+    def set_wishes(self, wishes: Wishes) -> None:
+        """What the rows of the pass want drawn. ValueError where no device draws, or for more than it takes."""
         if self._drawn is None:
             raise ValueError("draws are wished of a bundle that has no programs of kind sample")
         self._fields["wish"][: len(wishes.row)] = wishes.row

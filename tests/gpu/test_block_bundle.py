@@ -77,7 +77,7 @@ def bundle(name: str, commands: Commands, checkpoint: Path, tmp_path_factory: py
 def test_every_entry_was_proved_and_priced(name: str, bundle: Path) -> None:
     proof = json.loads((bundle / layout.PROOF).read_text())
     assert proof["cases"] > 1000 and proof["differing"] == 0, proof["first"]
-    table, rows = json.loads((bundle / layout.PRICES).read_text())["1024"], MODELS[name][1].get("block_size", 5)
+    table, rows = json.loads((bundle / layout.PRICES).read_text())["1000"], MODELS[name][1].get("block_size", 5)
     assert 0 < table["draft"][str(rows)] <= table["draft"][str(LANES * rows)]
     assert 0 < table["sync"]["1"] <= table["sync"]["512"]
 

@@ -26,6 +26,7 @@ MANNERS: dict[str, tuple[Sampling, Penalties]] = {
     "greedy": (Sampling(), Penalties()),
     "temperature 0.7": (Sampling(0.7, seed=1), Penalties()),
     "temperature 0.7, top_p 0.95": (Sampling(0.7, top_p=0.95, seed=1), Penalties()),
+    "temperature 0.7, top_p 0.95, penalties": (Sampling(0.7, top_p=0.95, seed=1), ALL),
     "temperature 0.7, top_k 20, top_p 0.95": (FILTERED, Penalties()),
     "temperature 0.7, top_k 20, top_p 0.95, penalties": (FILTERED, ALL),
 }

@@ -1,4 +1,4 @@
-"""One pass: rows into pinned memory, one copy in, one launch, two where it draws, one copy back, one wait.
+"""One pass: rows into pinned memory, one copy in, one launch, one copy back, one wait; a draw adds a copy and a launch.
 
 Knows nothing of programs; a graph is a handle.
 """
@@ -49,24 +49,40 @@ class Passes:
         self._texts: dict[int, owned.Pinned] = {}  # by lane, what is on its way to `seen`
 
     def run(self, graph: int, rows: Rows, sample: int | None = None) -> Outcome:
-        """`sample` is the graph that draws what `rows` wishes."""
+        """`sample` is the graph that draws what `rows` wishes, if it does."""
         self._inbox.set_rows(rows)
-        for lane, counts in rows.wishes.seen if rows.wishes is not None else ():
+        num_outputs, start = len(rows.output_row), self._begin(graph, rows.block_table)
+        drew = sample is not None and self._draw(sample, rows)
+        ms = self._end(start, (self._drawn if drew else self._argmax, self._gap), num_outputs)
+        return self._inbox.outcome(num_outputs, ms, drew=drew)
+
+    def _draw(self, sample: int, rows: Rows) -> bool:
+        """Has the pass under way followed by a draw, if one is wished: what is told of it takes the device no time."""
+        try:
+            if rows.wishes is None or (wishes := rows.wishes()) is None:
+                return False
+            self._inbox.set_wishes(wishes)
+        except BaseException:
+            self._driver.synchronize(self.stream)  # no pass is left under way
+            raise
+        for lane, counts in wishes.seen:
             self._bring(lane, counts)
-        num_outputs = len(rows.output_row)
-        first = self._argmax if sample is None else self._drawn
-        ms = self._pass(graph, rows.block_table, (first, self._gap), num_outputs, sample)
-        return self._inbox.outcome(num_outputs, ms, drew=sample is not None)
+        self._driver.to_device(self._address, self._host.address, self._wishes_bytes, self.stream)
+        self._driver.launch(sample, self.stream)
+        return True
 
     def commit(self, graph: int, moves: Moves) -> float:
         self._inbox.set_moves(moves)
-        return self._pass(graph, moves.block_table)
+        return self._end(self._begin(graph, moves.block_table))
 
     def draft(self, graph: int, rows: DraftRows, more: Sequence[int] = ()) -> DraftOutcome:
         """`more` are the graphs of the rest of a chain, in order."""
         self._inbox.set_draft(rows)
         num_outputs, back = len(rows.output_row), self._chain if more else self._guesses
-        ms = self._pass(graph, rows.block_table, back, num_outputs, more=more)
+        start = self._begin(graph, rows.block_table)
+        for graph in more:
+            self._driver.launch(graph, self.stream)
+        ms = self._end(start, back, num_outputs)
         return self._inbox.guesses(num_outputs, ms, rows.chain)
 
     def logits(self, output: int) -> np.ndarray:
@@ -83,37 +99,27 @@ class Passes:
         return self._rows[output]
 
     def _bring(self, lane: int, counts: np.ndarray) -> None:
-        """What the text of `lane` has, int32 [V], on its way in front of the pass."""
+        """What the text of `lane` has, int32 [V], on its way in front of the draw."""
         if lane not in self._texts:
             self._texts[lane] = owned.pinned(self._stack, self._driver, counts.nbytes)
         buffer = self._texts[lane]
         buffer.array.view(np.int32)[:] = counts
         self._driver.to_device(self._seen + lane * counts.nbytes, buffer.address, counts.nbytes, self.stream)
 
-    def _pass(
-        self,
-        graph: int,
-        block_table: np.ndarray,
-        back: tuple[Field, Field] | None = None,
-        num_outputs: int = 0,
-        sample: int | None = None,
-        more: Sequence[int] = (),
-    ) -> float:
-        """Milliseconds from the first copy to the end of the last, which brings what lies from the first field of
-        `back` to row `num_outputs` of the other."""
+    def _begin(self, graph: int, block_table: np.ndarray) -> float:
+        """Has a pass under way over what the inbox was told; when, by `perf_counter`."""
         self._rows.clear()
-        driver, stream, host, device = self._driver, self.stream, self._host.address, self._address
         start = time.perf_counter()
-        nbytes = self._inbox_bytes if sample is None else self._wishes_bytes
-        nbytes = self._told_bytes if self._inbox.set_table(block_table) else nbytes
-        driver.to_device(device, host, nbytes, stream)
-        driver.launch(graph, stream)
-        if sample is not None:
-            driver.launch(sample, stream)
-        for graph in more:
-            driver.launch(graph, stream)
+        nbytes = self._told_bytes if self._inbox.set_table(block_table) else self._inbox_bytes
+        self._driver.to_device(self._address, self._host.address, nbytes, self.stream)
+        self._driver.launch(graph, self.stream)
+        return start
+
+    def _end(self, start: float, back: tuple[Field, Field] | None = None, num_outputs: int = 0) -> float:
+        """Milliseconds from `start` to the end of what is under way and of the copy behind it, which brings what lies
+        from the first field of `back` to row `num_outputs` of the other."""
         if back and num_outputs:
             place, end = back[0].offset, back[1].offset + back[1].nbytes // back[1].shape[0] * num_outputs
-            driver.to_host(host + place, device + place, end - place, stream)
-        driver.synchronize(stream)
+            self._driver.to_host(self._host.address + place, self._address + place, end - place, self.stream)
+        self._driver.synchronize(self.stream)
         return (time.perf_counter() - start) * 1e3

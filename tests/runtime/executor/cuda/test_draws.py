@@ -90,15 +90,18 @@ def two_rows(said: Sequence[Sequence[int]] = ((), ()), **more: object) -> Rows:
     rows[0, Wish.LANE] = -1
     rows[1, [Wish.LANE, Wish.POSITION, Wish.SEED]] = 1, 41, -5
     wishes = Wishes(rows, said, **more)  # type: ignore[arg-type]
-    return Rows([4, 6], [70, 12], [0, 1], [70, 12], [71, 13], [0, 1], TABLE, wishes=wishes)
+    return Rows([4, 6], [70, 12], [0, 1], [70, 12], [71, 13], [0, 1], TABLE, wishes=lambda: wishes)
 
 
-def test_a_draw_is_a_second_launch_and_no_more_copies(executor: CudaExecutor, gpu: DrawingGpu) -> None:
+def test_a_draw_is_told_and_launched_behind_the_launch_of_the_pass(executor: CudaExecutor, gpu: DrawingGpu) -> None:
     executor.run(Kind.EXTEND, step())
     del gpu.calls[:]
     outcome = executor.run(Kind.VERIFY_CHAIN, two_rows())
-    copied = ["cuMemcpyHtoDAsync_v2", *["cuGraphLaunch"] * 2, "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"]
-    assert gpu.calls == copied and gpu.numbers[-2:] == [2, SAMPLE]
+    told = ["cuMemcpyHtoDAsync_v2", "cuGraphLaunch"]
+    assert gpu.calls == [*told, *told, "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"] and gpu.numbers[-2:] == [
+        2,
+        SAMPLE,
+    ]
     assert (list(outcome.drawn), outcome.argmax, outcome.gap) == ([-1, 1041], [4 + 2, 6 + 2], [17.5, 3.0])
     told = gpu.seen[-1]
     assert told["wish"][1, Wish.SEED] == -5 and told["wish"][0, Wish.LANE] == -1
@@ -133,6 +136,22 @@ def test_texts_are_brought_whole_to_their_lanes(executor: CudaExecutor, gpu: Dra
         executor.run(Kind.VERIFY_CHAIN, two_rows(seen=[(1, counts)]))
         assert held.reshape(2, VOCAB)[1].tolist() == counts.tolist()
     assert (held.reshape(2, VOCAB)[0] == -1).all()
+
+
+def test_wishes_are_asked_for_while_the_pass_runs(executor: CudaExecutor, gpu: DrawingGpu) -> None:
+    rows, asked = step(), list[str]()
+    rows.wishes = lambda: asked.append(gpu.calls[-1])
+    outcome = executor.run(Kind.EXTEND, rows)
+    assert asked == ["cuGraphLaunch"] and outcome.drawn == () and gpu.numbers[-1] != SAMPLE
+
+
+def test_wishes_that_fail_leave_no_pass_under_way(executor: CudaExecutor, gpu: DrawingGpu) -> None:
+    rows = step()
+    rows.wishes = lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        executor.run(Kind.EXTEND, rows)
+    assert gpu.calls[-1] == "cuStreamSynchronize"
+    assert list(executor.run(Kind.VERIFY_CHAIN, two_rows()).drawn) == [-1, 1041]
 
 
 def test_more_than_a_pass_takes_is_refused(executor: CudaExecutor) -> None:
