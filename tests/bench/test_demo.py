@@ -50,7 +50,7 @@ def test_ctrl_c_waits_for_a_command_to_put_away_what_it_has_begun(
         f"#!/bin/sh\ntrap 'sleep 0.6; touch {tmp_path}/away; exit 130' INT\nsleep 0.4\nkill -INT $PPID $$\nsleep 9\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr(answer, "PROGRAMS", tmp_path)
+    monkeypatch.setattr(answer, "program", lambda name: [str(tmp_path / name)])
     monkeypatch.setitem(demo.DEMOS, "hybrid", demo.Demo("tiny", lambda: checkpoint, ()))
     assert demo.main("hybrid") == demo.INTERRUPTED
     assert capsys.readouterr().err.endswith("\nerror: interrupted\n") and (tmp_path / "away").exists()
