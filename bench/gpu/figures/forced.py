@@ -90,10 +90,9 @@ def forced(context: Context, name: str = HYBRID27B.name) -> Figure:
 
 
 def draft_ms(figure: Figure, answers: list[Answer]) -> Spread:
-    """Milliseconds of drafts a round, what they read left out; says so where the drafter was not asked in each."""
-    fewest = min(each.meter.draft_passes.values[Kind.DRAFT] - each.stats.rounds for each in answers)
-    if fewest < -1:  # the last round may have nothing to draft
-        figure.absent.append(f"what a draft costs in some rounds: the drafter was asked {-fewest:.0f} times too few")
+    """Milliseconds of drafts a round, what they read first left out; says so where the drafter was given up."""
+    if lost := sum(any(each.meter.lost.values.values()) for each in answers):
+        figure.absent.append(f"what drafts cost in {lost} of {len(answers)} answers: the drafter was given up there")
     return Spread.of([1e3 * each.meter.draft_seconds.values[Kind.DRAFT] / each.stats.rounds for each in answers[1:]])
 
 
