@@ -76,11 +76,18 @@ def defined(parents: list[int], q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta
 TREE = (-1, 0, 1, 2, 1, 4, 0, 6, 7, 8, 6, 10, 0, 12, 13, 2)
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["any", "alike"])
 @pytest.mark.parametrize("parents", [TREE, tuple(range(-1, 15))], ids=["tree", "chain"])
-def test_a_verify_sees_what_each_row_stands_behind(closed_form: ModuleType, parents: tuple[int, ...]) -> None:
+def test_a_verify_sees_what_each_row_stands_behind(
+    closed_form: ModuleType, parents: tuple[int, ...], alike: bool
+) -> None:
+    """Also where all keys are alike and nothing fades, so that every row corrects all that stand above it."""
     from bench.gpu.delta_peer import paths
 
-    *inputs, state = drawn(len(parents))
+    q, k, v, g, beta, state = drawn(len(parents))
+    if alike:
+        k, g, beta = k[:1].expand_as(k).contiguous(), torch.zeros_like(g), torch.full_like(beta, 0.9)
+    inputs = (q, k, v, g, beta)
     y, kept = torch.full((len(parents), HEADS, DV), torch.nan), state.clone()
     closed_form.verify_call(rows_of(closed_form, *inputs), paths(list(parents)), state, y, 16, 4)()
     torch.testing.assert_close(y.double(), defined(list(parents), *inputs, state), rtol=2e-4, atol=2e-5)

@@ -13,6 +13,7 @@ from bench.gpu.figures.forced import ACCEPTED, CYCLE, ROWS, schedule
 from bench.gpu.passes import Passes
 from bench.gpu.shapes import HYBRID27B
 from tandem.keys import Kind
+from tandem.tree import DraftTree
 from tests.fake_drafting import Drafting
 from tests.fake_recurrent import RecurrentExecutor
 from tests.fakes import ScriptedExecutor, geometry
@@ -43,6 +44,14 @@ def test_the_schedule_is_told_once_and_for_all() -> None:
     assert {guess.right + guess.wrong + guess.branches for guess in guesses} == {ROWS - 1}
     assert all(guess.wrong for guess in guesses), "nothing behind what is told is right by chance"
     assert all(guess.branches for guess in guesses)
+
+
+def test_only_what_is_told_is_verified() -> None:
+    told, other = (DraftTree.chain(3, [4, 5], [0.9, 0.8], source) for source in ("scripted", "mtp"))
+    router = forced.Scripted()
+    assert router.choose([[other, told]], [10], 32, [0]) == [told]
+    (root,) = router.choose([[other]], [10], 32, [0])
+    assert root.num_drafted == 0
 
 
 def test_rounds_commit_what_they_are_told_and_the_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
