@@ -260,7 +260,7 @@ def attention_works(
             BD=padded(head_dim), **given,
         )  # fmt: skip
         return [split, ("attention_tail", tail)]
-    warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2, 16) if rows > 4 else (4, 32)
+    warps, depth = (4, 8) if groups <= NUM_SMALL.value else (2 if rows > 4 else 4, 32)
     merge = work((rows, heads), num_warps=warps, DEPTH=depth, BD=padded(head_dim), **shapes)
     return [split, ("attention_merge", merge)]
 
