@@ -15,8 +15,8 @@
 #   ONLY         figures to take, by commas; default: those of the step
 #   TESTS        tests to run; default: tests/gpu
 #   LIMIT        seconds that a step may take altogether, compiling included; default 1200
-# Each command says how long it took, and one that fails stops no other; what a step has no time for any more is left out.
-# The exit code is 1 if one failed or was left out.
+# A bundle that is there is taken as it is. Each command says how long it took, and one that fails stops no other; what a
+# step has no time for any more is left out. The exit code is 1 if one failed or was left out.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
