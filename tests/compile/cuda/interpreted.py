@@ -53,11 +53,13 @@ class InterpretedExecutor:
         self._inbox.set_rows(rows)
         self._inbox.set_table(rows.block_table)
         self._run(kind, len(rows.token), max(rows.position) + 1)
-        if rows.wishes is not None:
-            for lane, counts in rows.wishes.seen:
+        wishes = rows.wishes() if rows.wishes is not None else None
+        if wishes is not None:
+            self._inbox.set_wishes(wishes)
+            for lane, counts in wishes.seen:
                 self._regions["seen"].numpy().view(np.int32).reshape(-1, len(counts))[lane] = counts
             self._run(Kind.SAMPLE, len(rows.output_row), 0)
-        return self._inbox.outcome(len(rows.output_row), 1.0, drew=rows.wishes is not None)
+        return self._inbox.outcome(len(rows.output_row), 1.0, drew=wishes is not None)
 
     def commit(self, moves: Moves) -> float:
         self._inbox.set_moves(moves)

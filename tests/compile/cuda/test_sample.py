@@ -45,7 +45,8 @@ def test_a_pass_draws_what_the_host_would(executor: InterpretedExecutor) -> None
         pass_rows = step_rows([0, 1, 2], [0, 0, 0], [8, 9, 10], table)
         # Its counts come whole, and one id more; with the second pass they are there.
         fresh = [(2, 12)] if not said else []
-        pass_rows.wishes = Wishes(rows, [[], [], said], [] if said else [(2, whole)], fresh)
+        wishes = Wishes(rows, [[], [], said], [] if said else [(2, whole)], fresh)
+        pass_rows.wishes = lambda wishes=wishes: wishes
         outcome = executor.run(Kind.EXTEND, pass_rows)
         changed = text.applied(executor.logits(2), said)
         wanted = [draw(executor.logits(0), filtered, 77, 40), -1, draw(changed, filtered, 78, 41)]
