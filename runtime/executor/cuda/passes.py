@@ -62,11 +62,11 @@ class Passes:
             if rows.wishes is None or (wishes := rows.wishes()) is None:
                 return False
             self._inbox.set_wishes(wishes)
+            for lane, counts in wishes.seen:
+                self._bring(lane, counts)
         except BaseException:
             self._driver.synchronize(self.stream)  # no pass is left under way
             raise
-        for lane, counts in wishes.seen:
-            self._bring(lane, counts)
         self._driver.to_device(self._address, self._host.address, self._wishes_bytes, self.stream)
         self._driver.launch(sample, self.stream)
         return True
