@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,19 +77,7 @@ def drafting(folder: Path) -> Image:
     return replace(image(folder, kept), geometry=DRAFTING)
 
 
-@pytest.fixture
-def gpu() -> Iterator[BlockGpu]:
-    made = BlockGpu()
-    yield made
-    assert (made.faults, made.left()) == ([], {})
-
-
-@pytest.fixture
-def executor(gpu: BlockGpu, tmp_path: Path) -> Iterator[CudaExecutor]:
-    made = CudaExecutor(drafting(tmp_path), num_pages=NUM_PAGES, poison=True, driver=Driver(gpu))
-    made.finish()
-    yield made
-    made.close()
+GPU, made_image = BlockGpu, drafting
 
 
 def blocks() -> DraftRows:

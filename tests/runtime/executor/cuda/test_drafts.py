@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,19 +97,7 @@ def drafting(folder: Path, geometry: Geometry = DRAFTING, own: Sequence[Entry] =
     return replace(image(folder, kept), geometry=geometry)
 
 
-@pytest.fixture
-def gpu() -> Iterator[DraftingGpu]:
-    made = DraftingGpu()
-    yield made
-    assert (made.faults, made.left()) == ([], {})
-
-
-@pytest.fixture
-def executor(gpu: DraftingGpu, tmp_path: Path) -> Iterator[CudaExecutor]:
-    made = CudaExecutor(drafting(tmp_path), num_pages=NUM_PAGES, poison=True, driver=Driver(gpu))
-    made.finish()
-    yield made
-    made.close()
+GPU, made_image = DraftingGpu, drafting
 
 
 def two_lanes() -> DraftRows:

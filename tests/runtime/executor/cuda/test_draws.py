@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,19 +69,7 @@ def drawing(folder: Path) -> Image:
     return replace(image(folder, kept), geometry=DRAWING)
 
 
-@pytest.fixture
-def gpu() -> Iterator[DrawingGpu]:
-    made = DrawingGpu()
-    yield made
-    assert (made.faults, made.left()) == ([], {})
-
-
-@pytest.fixture
-def executor(gpu: DrawingGpu, tmp_path: Path) -> Iterator[CudaExecutor]:
-    made = CudaExecutor(drawing(tmp_path), num_pages=NUM_PAGES, poison=True, driver=Driver(gpu))
-    made.finish()
-    yield made
-    made.close()
+GPU, made_image = DrawingGpu, drawing
 
 
 def two_rows(said: Sequence[Sequence[int]] = ((), ()), **more: object) -> Rows:
