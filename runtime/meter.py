@@ -129,6 +129,11 @@ class Meter:
         )
         self.drafted_by = by_source("draft", "Drafted tokens verified, by drafter.")
         self.accepted_by = by_source("accepted", "Drafted tokens accepted, by drafter.")
+        verifies = (Kind.VERIFY_CHAIN, Kind.VERIFY_TREE)
+        self.priced = LabelledCounter(
+            "spec_decode_price_seconds_total", "What verifies were priced at, by kind.", "kind", verifies
+        )
+        self.took = LabelledCounter("spec_decode_verify_seconds_total", "Time of verifies, by kind.", "kind", verifies)
         kinds, lost = DRAFTER_KINDS, "Requests that went without the model drafter, by why."
         self.lost = LabelledCounter("spec_decode_num_lost_drafters_total", lost, "reason", Lost)
         self.draft_passes = LabelledCounter("spec_decode_passes_total", "Passes of the model drafter.", "kind", kinds)

@@ -68,7 +68,9 @@ class Router(Protocol):
 
 
 class Prices(Protocol):
-    """Learns what passes cost."""
+    """Knows what passes cost, and learns it."""
+
+    def ms(self, context: int, kind: Kind, rows: int) -> float: ...
 
     def observe(self, context: int, kind: Kind, rows: int, ms: float) -> None: ...
 
@@ -191,7 +193,10 @@ class Rounds:
             rows.wishes = partial(self._draws.wishes, lanes, trees)
         outcome = self._run(kind, rows)
         self._pass_ms = outcome.ms
-        self._prices.observe(max(starts), kind, sum(map(len, trees)), outcome.ms)
+        context, num_rows = max(starts), sum(map(len, trees))
+        self._meter.priced.add(kind, self._prices.ms(context, kind, num_rows) / 1e3)
+        self._meter.took.add(kind, outcome.ms / 1e3)
+        self._prices.observe(context, kind, num_rows, outcome.ms)
         self._meter.rounds.add(ROUNDS[kind])
         firsts = list(accumulate(map(len, trees), initial=0))[:-1]
         walks = [

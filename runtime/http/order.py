@@ -62,7 +62,7 @@ class Order:
         counts, reasoning = zip(*tallies, strict=True)
         thoughts = [count for count in reasoning if count is not None]
         made, details = sum(counts), CompletionDetails(sum(thoughts)) if thoughts else UNSET
-        return Usage(asked, made, asked + made, details)
+        return Usage(asked, made, asked + made, completion_tokens_details=details)
 
 
 def candidates(request: Request, count: int) -> list[Request]:

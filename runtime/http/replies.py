@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from tandem.runtime.http.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from tandem.runtime.service import Service
+
+
+class PromptDetails(Struct):
+    cached_tokens: int = 0
 
 
 class CompletionDetails(Struct):
@@ -22,11 +26,13 @@ class CompletionDetails(Struct):
 
 
 class Usage(Struct):
-    """`completion_tokens_details` is left out for models that do not think."""
+    """No prompt's work is taken from another request's; `completion_tokens_details` is left out for models that do not
+    think."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails = field(default_factory=PromptDetails)
     completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 

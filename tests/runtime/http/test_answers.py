@@ -60,7 +60,12 @@ def test_a_completion() -> None:
         "model": "tiny",
         "system_fingerprint": FINGERPRINT,
         "choices": [{"index": 0, "text": "one two", "finish_reason": "stop", "logprobs": None}],
-        "usage": {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10},
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 8,
+            "total_tokens": 10,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
 
 

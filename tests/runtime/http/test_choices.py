@@ -78,7 +78,12 @@ def test_a_seed_and_the_number_of_a_choice_say_what_it_is(served: str) -> None:
     wanted = [definition(prompt, choice_seed(-7, number)) for prompt in ("ab", "xyz") for number in range(3)]
     for choice, logprobs in zip(reply["choices"], wanted, strict=True):
         assert ids_of(choice) == pytest.approx(logprobs, abs=1e-5)
-    assert reply["usage"] == {"prompt_tokens": 2 + 3, "completion_tokens": 36, "total_tokens": 41}
+    assert reply["usage"] == {
+        "prompt_tokens": 2 + 3,
+        "completion_tokens": 36,
+        "total_tokens": 41,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_without_a_seed_choices_differ_and_greedy_ones_do_not(served: str) -> None:

@@ -106,7 +106,12 @@ def test_no_tokens_at_all_but_the_prompts() -> None:
     reply = posted(worker, max_tokens=0, echo=True, logprobs=0).json()
     (choice,) = reply["choices"]
     assert (choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"]) == ("hi", "length", ["h", "i"])
-    assert reply["usage"] == {"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2}
+    assert reply["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 0,
+        "total_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     (choice,) = posted(worker, max_tokens=0, prompt_logprobs=0).json()["choices"]
     assert choice["text"] == "" and len(choice["prompt_logprobs"]) == 2
     stream = posted(worker, max_tokens=0, echo=True, stream=True).text.split("\n\n")
