@@ -179,12 +179,12 @@ class Blend:
 
     def line(self) -> list[int]:
         """The nodes of the path of most expected tokens, the anchor left out."""
-        expected, most, best = [0.0], 0.0, 0
-        for node, (parent, q) in enumerate(zip(self.parents, self.q, strict=True)):
-            if node:
-                expected.append(so_far := expected[parent] + q)
-                if so_far > most:
-                    most, best = so_far, node
+        expected = [0.0]
+        rows = zip(self.parents, self.q, strict=True)
+        next(rows)
+        for parent, q in rows:
+            expected.append(expected[parent] + q)
+        best = expected.index(max(expected))
         path = []
         while best > 0:
             path.append(best)
