@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 
 @dataclass(slots=True)
@@ -76,30 +75,47 @@ class DraftTree:
         """The tree of the nodes `keep`, which holds 0 and the parent of each of its nodes."""
         return self._ordered(sorted(keep))
 
-    def _ordered(self, order: Sequence[int]) -> DraftTree:
-        """The tree of the nodes `order`, each behind its parent."""
-        if len(order) == 1:
-            return self.truncate(1)
-        place, pick = {node: i for i, node in enumerate(order)}, itemgetter(*order)
-        above = [-1, *map(place.__getitem__, pick(self.parents)[1:])]
-        return DraftTree(list(pick(self.tokens)), above, list(pick(self.scores)), list(pick(self.sources)))
+    def arranged(self, keep: Sequence[int] = ()) -> DraftTree:
+        """As `subset`, of all nodes if none are given, in depth-first pre-order with likelier children first.
 
-    def arranged(self) -> DraftTree:
-        """The same tree in depth-first pre-order, likelier children first; parents need only stand before children."""
-        below: list[list[int]] = [[] for _ in self.tokens]
-        for node, parent in enumerate(self.parents[1:], 1):
-            below[parent].append(node)
-        order, stack = list[int](), [0]
+        Of this tree it is enough that parents stand before their children.
+        """
+        parents = self.parents
+        below: list[list[int] | None] = [None] * len(parents)
+        for node in sorted(keep) or range(len(parents)):
+            if node:
+                parent = parents[node]
+                if (children := below[parent]) is None:
+                    below[parent] = [node]
+                else:
+                    children.append(node)
+        order: list[int] = []
+        stack = [0]
         while stack:
             node = stack.pop()
             order.append(node)
             while children := below[node]:
                 if len(children) > 1:
                     children.sort(key=self.scores.__getitem__)
-                    stack += children[:-1]
-                node = children[-1]
+                    stack += children
+                    node = stack.pop()
+                else:
+                    node = children[0]
                 order.append(node)
         return self._ordered(order)
+
+    def _ordered(self, order: Sequence[int]) -> DraftTree:
+        """The tree of the nodes `order`, each behind its parent."""
+        tokens, parents, scores, sources = self.tokens, self.parents, self.scores, self.sources
+        place = [0] * len(tokens) + [-1]  # the last is that of the anchor's parent, -1
+        for i, node in enumerate(order):
+            place[node] = i
+        return DraftTree(
+            [tokens[node] for node in order],
+            [place[parents[node]] for node in order],
+            [scores[node] for node in order],
+            [sources[node] for node in order],
+        )
 
     def merged(self, other: DraftTree) -> DraftTree:
         """Both trees over one anchor: an equal prefix becomes one path, and a shared node keeps its larger score."""

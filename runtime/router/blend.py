@@ -121,33 +121,40 @@ class Blend:
         Of two guesses that exclude each other at most one is right: each loses what the other is sure of. Below the
         last node that both propose, each goes on as surely as it would alone.
         """
-        nodes = list(zip(range(len(copied)), self.parents, copied, modelled, strict=True))[1:]
+        parents = self.parents
         # Of nodes that both propose: how sure each is of children that the other does not, and what is left of 1.
-        meetings: list[list[float] | None] = [None] * len(copied)
-        meetings[0] = [0.0, 0.0, 1.0]
-        for node, parent, a, b in nodes:
+        meetings: list[list[float] | None] = [None] * len(parents)
+        for node, (parent, a, b) in enumerate(zip(parents, copied, modelled, strict=True)):
             if a and b:
                 meetings[node] = [0.0, 0.0, 1.0]
             elif (meeting := meetings[parent]) is not None:
-                meeting[1 if b else 0] += b / modelled[parent] if b else a / copied[parent]
+                if b:
+                    meeting[1] += b / modelled[parent]
+                else:
+                    meeting[0] += a / copied[parent]
         q, ratios = [1.0], [1.0]  # to what the node's own family said
-        for _, parent, a, b in nodes:
+        rows = zip(parents, copied, modelled, strict=True)
+        next(rows)
+        for parent, a, b in rows:
+            above = q[parent]
             if (meeting := meetings[parent]) is None:
                 ratio = ratios[parent]
-                q.append(min((a or b) * ratio, q[parent]))  # rounding must not put it in front of its parent
+                chance = (a or b) * ratio
+                q.append(chance if chance < above else above)  # rounding must not put it in front of its parent
                 ratios.append(ratio)
                 continue
-            if a and b:
-                share = (1.0 - (1.0 - a) * (1.0 - b)) / q[parent]
+            if not b:
+                share, mass, rival = a / copied[parent], meeting[0], meeting[1]
+            elif not a:
+                share, rival, mass = b / modelled[parent], meeting[0], meeting[1]
             else:
-                mass, rival = meeting[1 if b else 0], meeting[0 if b else 1]
-                share = b / modelled[parent] if b else a / copied[parent]
-                if rival:
-                    rival = min(rival, SUREST)
-                    share *= (1.0 - rival) / (1.0 - min(mass, SUREST) * rival)
+                share, mass, rival = (1.0 - (1.0 - a) * (1.0 - b)) / above, 0.0, 0.0
+            if rival:
+                rival = min(rival, SUREST)
+                share *= (1.0 - rival) / (1.0 - min(mass, SUREST) * rival)
             share = max(LEAST, min(share, meeting[2]))
             meeting[2] -= share
-            q.append(chance := q[parent] * share)
+            q.append(chance := above * share)
             ratios.append(chance / (a or b))
         return q
 
@@ -172,12 +179,12 @@ class Blend:
 
     def line(self) -> list[int]:
         """The nodes of the path of most expected tokens, the anchor left out."""
-        expected, most, best = [0.0], 0.0, 0
-        for node, (parent, q) in enumerate(zip(self.parents, self.q, strict=True)):
-            if node:
-                expected.append(so_far := expected[parent] + q)
-                if so_far > most:
-                    most, best = so_far, node
+        expected = [0.0]
+        rows = zip(self.parents, self.q, strict=True)
+        next(rows)
+        for parent, q in rows:
+            expected.append(expected[parent] + q)
+        best = expected.index(max(expected))
         path = []
         while best > 0:
             path.append(best)
@@ -191,8 +198,9 @@ class Blend:
             names = ["root"] + [""] * (len(names) - 1)
             for node in keep:
                 names[node] = self.source(node)
-        tree = DraftTree(self.tokens, self.parents, self.q, names).subset([0, *keep])
-        return tree if self.arranged or tree.is_chain else tree.arranged()
+        tree, nodes = DraftTree(self.tokens, self.parents, self.q, names), [0, *sorted(keep)]
+        arranged = self.arranged or [self.parents[node] for node in nodes[1:]] == nodes[:-1]  # a line is
+        return tree.subset(nodes) if arranged else tree.arranged(nodes)
 
     def source(self, node: int) -> str:
         """Who proposed a drafted node, both where both did."""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import truediv
+from operator import add, truediv
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel
@@ -68,12 +68,11 @@ class Forest:
 
     def num_in_line(self, ranked: Sequence[int]) -> int:
         """How many of the first of `ranked` are a line of each lane."""
-        parents, ends = self.parents, set(self.firsts)
+        seen: set[int] = set()
         for count, node in enumerate(ranked):
-            if (parent := parents[node]) not in ends:
+            if (parent := self.parents[node]) in seen:
                 return count
-            ends.remove(parent)
-            ends.add(node)
+            seen.add(parent)
         return len(ranked)
 
     def lines(self) -> list[int]:
@@ -153,11 +152,11 @@ class Cutter:
         num_lanes, most = len(forest.blends), len(ranked)
         gains = list(accumulate(map(forest.q.__getitem__, ranked), initial=float(num_lanes)))[1:]
         first, fork = num_lanes + 1, num_lanes + 1 + num_in_line
-        ms = list(stairs.chain[first:fork]) + list(stairs.tree[fork : first + most])
+        ms = [*stairs.chain[first:fork], *stairs.tree[fork : first + most]]
         # The KV of a line is in place already, however much is rejected; a tree's path is moved together.
         if (unmoved := 0 if self._recurrent else num_in_line) < most:
-            commit = stairs.commit
-            ms[unmoved:] = [own + commit[int(gain)] for own, gain in zip(ms[unmoved:], gains[unmoved:], strict=True)]
+            moves = map(stairs.commit.__getitem__, map(int, gains[unmoved:]))
+            ms[unmoved:] = map(add, ms[unmoved:], moves)
         values = [stairs.plain, *map(truediv, gains, map(stairs.host_ms.__add__, ms))]
         value = max(values)
         return Cut(forest, ranked, values.index(value), value)

@@ -109,4 +109,4 @@ def test_a_lattices_tree_is_what_its_steps_make_of_it(slots, k, seed, max_nodes,
     lattice = Lattice(7, candidates, scores, greedy)
     tree = lattice.tree(max_nodes, "paths" if follow else "nodes")
     found = {tuple(tree.tokens[i] % 100 for i in tree.path(node)[1:]): tree.scores[node] for node in range(len(tree))}
-    assert found == tree_by_steps(lattice._by_row.reshape(slots, k, k), greedy, max_nodes, follow)
+    assert found == tree_by_steps(lattice._chances.T.reshape(slots, k, k), greedy, max_nodes, follow)
