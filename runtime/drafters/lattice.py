@@ -23,7 +23,6 @@ Step = tuple[float, int, int, int]
 CERTAIN = 1.00001
 
 
-
 class Lattice:
     """`candidates` int [slots, k] are token ids and `scores` fp32 [slots, k, k] say how likely each is: by slot, by the
     candidate of the slot before (of the first slot only row 0 counts, behind the anchor), by candidate. `greedy` are
