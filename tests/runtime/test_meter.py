@@ -70,6 +70,21 @@ def test_requests_and_tokens() -> None:
     assert value(page, "tandem:inter_token_latency_seconds_count") == blocks
 
 
+def test_what_verifies_were_priced_at_and_took() -> None:
+    """At a price of 1 ms each; rows of a fake pass take 0.1 ms beside 1 for the pass."""
+    request = Request((1,), 9)
+    engine = engine_for([request], Guess(2, 1), Guess())
+    serve(engine, [request])
+    passes = [(kind, rows) for kind, rows in engine.executor.passes if kind is not Kind.EXTEND]  # type: ignore[attr-defined]
+    page, kinds = page_of(engine), {kind for kind, _ in passes}
+    assert kinds
+    priced, took = (by_label(page, f"tandem:spec_decode_{name}_seconds_total") for name in ("price", "verify"))
+    assert priced == pytest.approx({kind: 1e-3 * sum(own is kind for own, _ in passes) for kind in kinds})
+    assert took == pytest.approx(
+        {kind: sum(1e-3 + 1e-4 * rows for own, rows in passes if own is kind) for kind in kinds}
+    )
+
+
 def test_drafts_by_position_and_source() -> None:
     """Two right and one wrong, then three right: 5 accepted in 2 drafts of 3."""
     request = Request((1,), 9)
