@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,89 +11,15 @@ from starlette.testclient import TestClient
 
 from tandem.errors import UsageError
 from tandem.runtime.chat import ChatTemplate
-from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.engine import Engine
 from tandem.runtime.http.app import build_app
 from tandem.runtime.loading import LoadOptions, _thinking
-from tandem.runtime.service import Service
 from tandem.runtime.thinking.model import BARE_CLOSING, QWEN_CLOSING, thinking_model
-from tandem.runtime.worker import Worker
 from tests.exposition import value
 from tests.fake_routers import EvenRouter, FreePrices
-from tests.fakes import ScriptedExecutor, geometry
+from tests.fakes import ScriptedExecutor
 from tests.service import IM_END, TEMPLATE, ScriptedWorker, byte_tokenizer, scripted_service
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-HI = [{"role": "user", "content": "hi"}]
-OFF = "<think>\n\n</think>\n\n"
-QWEN = TEMPLATE.replace(
-    "assistant\n{% endif %}",
-    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}"
-    + OFF
-    + "{% else %}<think>\n{% endif %}"
-    "{% endif %}",
-)
-CONTEXT = 400
-SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
-JSON_FORM = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
-CHOICE = {"guided_choice": ["yes", "no"]}
-
-
-def model(ids: tuple[int, ...]) -> int:
-    """Thinks in circles of three letters, and says `yes` and ends once its thoughts are closed."""
-    said = bytes(token for token in ids if token < 256).split(b"assistant\n")[-1]
-    behind = said.partition(b"</think>")[2].strip()
-    if b"</think>" not in said:
-        return b"abc"[len(said) % 3]
-    return b"yes"[len(behind)] if len(behind) < 3 else IM_END
-
-
-@contextmanager
-def served(
-    options: LoadOptions | None = None,
-    template: str = QWEN,
-    script: Callable[..., int] = model,
-    drafts: bool = True,
-    reads: bool = False,
-) -> Iterator[TestClient]:
-    """A client of a service as `loading.load` would make it, over a scripted device. `reads` parts thoughts off."""
-    capacities = geometry(vocab_size=258, context_length=CONTEXT, max_rows=64)
-    executor = ScriptedExecutor(script, capacities=capacities)
-    drafters = lookup_drafters() if drafts else None
-    engine = Engine(executor, drafters=drafters, prices=FreePrices(), router=EvenRouter())
-    worker, tokenizer = Worker(engine), byte_tokenizer()
-    worker.start()
-    thinking = _thinking(template, tokenizer, options or LoadOptions(), engine)
-    service: Service = scripted_service(
-        worker,
-        chat=ChatTemplate(template),
-        thinking=thinking,
-        thinks=reads,
-        context_length=CONTEXT,
-        tokenizer=tokenizer,
-    )
-    try:
-        with TestClient(build_app(service), raise_server_exceptions=False) as client:
-            yield client
-    finally:
-        worker.stop()
-
-
-def answer(client: TestClient, path: str = CHAT, **body: Any) -> tuple[str, int, int]:
-    """Text, completion tokens and reasoning tokens."""
-    given = {"messages": HI} if path == CHAT else {"prompt": "x<think>"}
-    response = client.post(path, json={"max_tokens": 200, **given, **body})
-    assert response.status_code == 200, response.text
-    reply = response.json()
-    (choice,) = reply["choices"]
-    usage = reply["usage"]
-    text = choice["message"]["content"] if path == CHAT else choice["text"]
-    return text, usage["completion_tokens"], usage["completion_tokens_details"]["reasoning_tokens"]
-
-
-def thoughts(text: str) -> int:
-    """Letters before the closing text, which is cut off by the end of the answer at times."""
-    return len(text) - len(text.lstrip("abc"))
+from tests.thoughtful import CHAT, CHOICE, COMPLETIONS, HI, JSON_FORM, QWEN, answer, model, served, thoughts
 
 
 @pytest.mark.parametrize("drafts", [True, False])
@@ -234,70 +158,6 @@ def test_thoughts_that_are_parted_off_are_bounded_as_ever(drafts: bool, opened: 
                 assert reasoning[budget:].strip() == closing.partition("</think>")[0].strip()
                 count = usage["completion_tokens_details"]["reasoning_tokens"]
                 assert count == (0 if opened else 7) + budget + len(closing.rstrip())
-
-
-BEGUN = [*HI, {"role": "assistant", "content": "<think>abcab"}]
-TAGGED = [{"role": "user", "content": "what is <think>?"}]
-"""A tag, and nothing that is gone on with."""
-
-
-@pytest.mark.parametrize("drafts", [True, False])
-@pytest.mark.parametrize("reads", [True, False])
-def test_an_answer_that_goes_on_with_thoughts_is_bounded_from_its_first_token(drafts: bool, reads: bool) -> None:
-    """The same figures for both readings; the five letters that the message had already count for nothing."""
-    with served(template=QWEN, drafts=drafts, reads=reads) as client:
-        for form, wanted in (({}, {"yes"}), (CHOICE, {"yes"}), (JSON_FORM, {'{"a":1}', '{"a": 1}'})):
-            for bound, budget in (({"max_reasoning_tokens": 0}, 0), ({"reasoning_effort": "minimal"}, 20)):
-                body = {"messages": BEGUN, "continue_final_message": True, "max_tokens": 200, **bound, **form}
-                reply = client.post(CHAT, json=body).json()
-                (choice,), usage = reply["choices"], reply["usage"]
-                closing = QWEN_CLOSING if budget else BARE_CLOSING
-                content, thought = choice["message"]["content"], choice["message"].get("reasoning_content") or ""
-                if not reads:
-                    thought, content = content[: budget + len(closing)], content[budget + len(closing) :]
-                assert thoughts(thought) == budget and content in wanted, "parted where the closing text ends"
-                assert thought[budget:].strip() == (closing.partition("</think>")[0] if reads else closing).strip()
-                reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
-                assert reasoning == budget + len(closing.rstrip())
-
-
-def test_a_stream_that_goes_on_with_thoughts_counts_them() -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"messages": BEGUN, "continue_final_message": True, "stream": True, "stream_options": options}
-    with served(reads=True) as client:
-        events = client.post(CHAT, json=body | {"max_tokens": 200, "max_reasoning_tokens": 9}).text.split("\n\n")
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
-    assert thoughts(thought) == 9 and "".join(delta.get("content") or "" for delta in deltas) == "yes"
-    assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 9 + len(QWEN_CLOSING.rstrip())
-
-
-def test_the_server_bounds_and_watches_thoughts_that_are_gone_on_with() -> None:
-    body = {"messages": BEGUN, "continue_final_message": True}
-    with served(LoadOptions(think_budget=7, conductor="on")) as client:
-        assert thoughts(answer(client, **body)[0]) == 7
-    with served(LoadOptions(conductor="on")) as client:
-        text, _, reasoning = answer(client, **body)
-        assert thoughts(text) == 128 and reasoning == 200, "a loop is one of the answer's own thoughts"
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [*TAGGED, {"role": "assistant", "content": ""}],
-        [*TAGGED, {"role": "assistant", "content": "<think>ab</think>"}],
-        [*TAGGED, {"role": "assistant", "content": "so"}],
-    ],
-)
-def test_a_tag_elsewhere_opens_nothing(messages: list[dict[str, str]]) -> None:
-    def says(ids: tuple[int, ...]) -> int:
-        said = bytes(token for token in ids if token < 256).split(b"assistant\n")[-1]
-        return IM_END if said.endswith(b"yes") else b"yes"[len(said) - len(said.rstrip(b"yes"))]
-
-    with served(template=TEMPLATE + "{# <think> #}", script=says) as client:
-        for told in ({"messages": messages, "continue_final_message": True}, {"messages": TAGGED}):
-            assert answer(client, **told, max_reasoning_tokens=0) == ("yes", 4, 0)
 
 
 def test_bug_39_reasoning_ends_with_a_stop_text() -> None:
