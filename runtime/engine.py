@@ -102,12 +102,12 @@ class Engine:
             models=self._models,
             relaxation=relaxation,
         )
-        self._siblings = Siblings(executor, self._pages, self._slots, self.meter, self._models)
         self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
         self._prompts: list[Lane] = []  # lanes whose prompt is not all in, but for those that wait for a sibling's
         self._waiting: deque[Ticket] = deque()
         self._lock = Lock()  # guards `_waiting`
+        self._siblings = Siblings(executor, self._pages, self._slots, self.meter, self._models)
         self._prefill_next = True
 
     @property

@@ -119,20 +119,18 @@ class Siblings:
         self._open = [family for family in self._open if family.ahead and family.lanes]
 
     def _begin(self, family: Family) -> list[Lane]:
-        """Those of `family` that have waited long enough: for somebody to bring the prompt in the first of them."""
-        sources = family.sources
-        if not sources:
-            lanes = [] if family.begun else family.waiting[:1]
-            if len(family.ahead) > 1:  # for somebody else
-                for lane in lanes:
-                    lane.halt = family.length
-        else:
-            if self._executor.num_slots and family.state is None:
-                # Its prefill has halted there, and no pass was since.
-                family.state = self._executor.save(self._slots.table[sources[0].index], family.length)
+        """Those of `family` that have waited long enough: all, or where nobody is at the prompt the first of them."""
+        if sources := family.sources:
             lanes = family.waiting
+            if self._executor.num_slots and family.state is None:
+                # The one that has just brought it in has halted there, and no pass was since.
+                family.state = self._executor.save(self._slots.table[sources[0].index], family.length)
             for lane in lanes:
                 self._share(family, sources, lane)
+        else:
+            lanes = [] if family.begun else family.waiting[:1]
+            for lane in lanes:
+                lane.halt = family.length if len(family.ahead) > 1 else 0  # it is for others to go on from
         family.waiting = family.waiting[len(lanes) :]
         family.begun += lanes
         family.ahead.difference_update(lane.ticket for lane in lanes)
