@@ -16,12 +16,10 @@ from time import perf_counter
 from tandem.errors import CapacityError, RequestError, TandemError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
-from tandem.runtime import penalties
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
-from tandem.runtime.logprobs import MAX_ALTERNATIVES
 from tandem.runtime.meter import Meter, Stopwatch
 from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import Prefill
@@ -29,7 +27,8 @@ from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
 from tandem.runtime.round import Rounds, Router, max_joint_rows
 from tandem.runtime.router.choice import make_router
-from tandem.runtime.sampling import validate
+from tandem.runtime.servable import require_servable
+from tandem.runtime.siblings import Siblings
 from tandem.runtime.slots import StateSlots
 
 log = logging.getLogger("tandem.runtime")
@@ -105,9 +104,10 @@ class Engine:
         )
         self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
-        self._prompts: list[Lane] = []  # lanes whose prompt is not all in
+        self._prompts: list[Lane] = []  # lanes whose prompt is not all in, but for those that wait for a sibling's
         self._waiting: deque[Ticket] = deque()
         self._lock = Lock()  # guards `_waiting`
+        self._siblings = Siblings(executor, self._pages, self._slots, self.meter, self._models)
         self._prefill_next = True
 
     @property
@@ -138,7 +138,7 @@ class Engine:
     def submit_all(self, asked: Sequence[tuple[Request, Sink]]) -> list[Ticket]:
         """Queue several requests, or none: as `submit`, and RequestError for more than could ever wait together."""
         for request, _ in asked:
-            self._check(request)
+            require_servable(request, self.context_length, self.executor.geometry.vocab_size)
         if len(asked) > max(1, most := self.max_queue + self.num_lanes):
             raise RequestError(
                 f"{len(asked)} answers are asked for at once, and at most {most} can wait; ask for fewer choices or"
@@ -150,6 +150,8 @@ class Engine:
         with self._lock:
             if len(self._waiting) + len(tickets) > self.max_queue + len(self._idle_lanes):
                 raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
+            if self.num_lanes > 1:
+                self._siblings.meet(tickets)
             self._waiting += tickets
         return tickets
 
@@ -167,9 +169,10 @@ class Engine:
             self._admit()
         if not self._lanes:
             return False
-        prompts = self._prompts
-        decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
         try:
+            self._prompts += self._siblings.ready()
+            prompts = self._prompts
+            decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
             if prompts and (self._prefill_next or not decoding):
                 self._prefill.run(prompts, alone=len(self._lanes) == 1)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
@@ -193,55 +196,25 @@ class Engine:
         self._end_all(FinishReason.CANCELLED, None)
         self.executor.close()
 
-    def _check(self, request: Request) -> None:
-        num_prompt, vocab_size = len(request.prompt), self.executor.geometry.vocab_size
-        if not num_prompt:
-            raise RequestError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
-        if num_prompt >= self.context_length:
-            raise RequestError(
-                f"the prompt has {num_prompt} tokens and the context holds {self.context_length}, the answer included;"
-                " shorten the prompt",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        stray = next((token for token in request.prompt if not 0 <= token < vocab_size), None)
-        if stray is not None:
-            raise RequestError(
-                f"token id {stray} of the prompt is not in the vocabulary of {vocab_size}",
-                param="prompt",
-                code="invalid_value",
-            )
-        if request.max_tokens < 0:
-            raise RequestError(
-                f"max_tokens is {request.max_tokens}; it must be at least 0", param="max_tokens", code="invalid_value"
-            )
-        for param, count in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
-            if not 0 <= (count or 0) <= MAX_ALTERNATIVES:
-                raise RequestError(
-                    f"{count} alternatives are asked for; at most {MAX_ALTERNATIVES} are given",
-                    param=param,
-                    code="invalid_value",
-                )
-        validate(request.sampling)
-        penalties.validate(request.penalties, vocab_size, request.max_tokens)
-
     def _admit(self) -> None:
         """Give waiting requests lanes and pages, in order; the first that does not fit holds back the rest."""
         while self._idle_lanes and self._waiting:
             request = self._waiting[0].request
             max_length = min(len(request.prompt) + request.max_tokens, self.context_length)
-            if not self._pages.reserve(self._idle_lanes[-1], max_length + MAX_TREE_ROWS):
+            if not self._siblings.reserve(self._idle_lanes[-1], self._waiting[0], max_length + MAX_TREE_ROWS):
                 return
             with self._lock:
                 ticket = self._waiting.popleft()
                 index = self._idle_lanes.pop()
             self.meter.queued.observe(perf_counter() - ticket.asked)
+            self.meter.prefix_queries.add(len(request.prompt))
             self._slots.take(index)
             self.router.open(index)
             model = partial(self._models.open, index, len(request.prompt), max_length) if self._models else None
             lane = Lane(index, ticket, max_length, self._drafters, model)
             self._lanes.append(lane)
-            self._prompts.append(lane)
+            if not self._siblings.join(lane):
+                self._prompts.append(lane)
 
     def _reap(self) -> None:
         """End lanes that are finished, cancelled or out of time, and waiting requests that are one of the latter."""
@@ -260,7 +233,7 @@ class Engine:
             stats, error = LaneStats(prompt_tokens=len(ticket.request.prompt)), None
             if not ticket.cancelled:
                 error = CapacityError(f"no lane came free within {self._timeout:g} seconds; try again later")
-            _notify(ticket, FinishReason.ERROR if error else FinishReason.CANCELLED, stats, error)
+            self._notify(ticket, FinishReason.ERROR if error else FinishReason.CANCELLED, stats, error)
 
     def _late(self, ticket: Ticket) -> bool:
         return perf_counter() - ticket.asked > self._timeout
@@ -277,7 +250,7 @@ class Engine:
             self._models.close(lane.index, lane.stats.completion_tokens)
         self._idle_lanes.append(lane.index)
         lane.end()
-        _notify(lane.ticket, reason, lane.stats, error)
+        self._notify(lane.ticket, reason, lane.stats, error)
 
     def _end_all(self, reason: FinishReason, error: TandemError | None) -> None:
         for lane in list(self._lanes):
@@ -285,11 +258,11 @@ class Engine:
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
         for ticket in waiting:
-            _notify(ticket, reason, LaneStats(prompt_tokens=len(ticket.request.prompt)), error)
+            self._notify(ticket, reason, LaneStats(prompt_tokens=len(ticket.request.prompt)), error)
 
-
-def _notify(ticket: Ticket, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
-    try:
-        ticket.sink.finished(reason, stats, error)
-    except Exception:
-        log.exception("a sink failed at its end")
+    def _notify(self, ticket: Ticket, reason: FinishReason, stats: LaneStats, error: TandemError | None) -> None:
+        self._siblings.leave(ticket)
+        try:
+            ticket.sink.finished(reason, stats, error)
+        except Exception:
+            log.exception("a sink failed at its end")

@@ -29,7 +29,8 @@ class Lane:
     """The sequence in row `index` of the block table, at most `max_length` ids long.
 
     `ids` is the prompt and the committed tokens; KV of the first `kv_length` is in. While decoding, kv_length is
-    len(ids) - 1: the last id is the anchor, which the next pass writes. `finish` is set when the lane has ended,
+    len(ids) - 1: the last id is the anchor, which the next pass writes. No stretch of the prompt that comes in crosses
+    position `halt`. `finish` is set when the lane has ended,
     and `error` where a guide could not go on. The `drafter` costs a round nothing, the `model` has to be asked.
     """
 
@@ -44,7 +45,7 @@ class Lane:
         request = ticket.request
         self.index, self.ticket, self.max_length = index, ticket, max_length
         self.ids = list(request.prompt)
-        self.kv_length = 0
+        self.kv_length = self.halt = 0
         self.stats = LaneStats(prompt_tokens=len(request.prompt))
         self.finish: FinishReason | None = None
         self.error: TandemError | None = None
@@ -75,6 +76,11 @@ class Lane:
     def measures_prompt(self) -> bool:
         """Whether the logprobs of the prompt's tokens are asked for."""
         return self.ticket.request.prompt_logprobs is not None
+
+    @property
+    def stretch(self) -> int:
+        """Tokens of the prompt that may come in with the next pass."""
+        return (self.halt if self.kv_length < self.halt else len(self.ids)) - self.kv_length
 
     @property
     def num_left(self) -> int:

@@ -67,6 +67,9 @@ class Lost(StrEnum):
     CONTEXT = "context"
     """Its text is too long for the drafter, whose own context is shorter or holds no further block."""
 
+    SHARED = "shared"
+    """It is a choice whose prompt another one brought in that went without, so there are no taps of it."""
+
     FAILED = "failed"
     """A pass of it failed, or gave what is no guess."""
 
@@ -76,6 +79,10 @@ class Meter:
 
     def __init__(self) -> None:
         self.prompt_tokens = Counter("prompt_tokens_total", "Prompt tokens of requests with a first token.")
+        self.prefix_queries = Counter("prefix_cache_queries_total", "Prompt tokens of requests that were given a lane.")
+        self.prefix_hits = Counter(
+            "prefix_cache_hits_total", "Of these, tokens that another choice of the same request had brought in."
+        )
         self.generation_tokens = Counter("generation_tokens_total", "Tokens committed to answers.")
         self.ended = LabelledCounter(
             "request_success_total", "Ended requests by how they ended.", "finished_reason", REASONS.values()

@@ -103,7 +103,7 @@ class Prefill:
         """Rows that each lane has a use for, and that there are outputs for: a prompt that is measured wants all of its
         own, and no other lane more than one.
         """
-        needs = [min(len(lane.ids) - lane.kv_length, self._chunk) for lane in lanes]
+        needs = [min(lane.stretch, self._chunk) for lane in lanes]
         measuring = [place for place, lane in enumerate(lanes) if lane.measures_prompt]
         spare = self._executor.geometry.max_outputs - (len(lanes) - len(measuring))
         shares = even_shares([needs[place] for place in measuring], spare)

@@ -60,7 +60,7 @@ class Request:
 
     `speculate` False decodes one token a round; the answer is the same. `logprobs` asks for each token's, and for as
     many alternatives, `prompt_logprobs` for those of the prompt's tokens; the sink is then a `MeasuringSink`. `guides`
-    change the logits in turn, after the penalties.
+    change the logits in turn, after the penalties. `in_thoughts`: the answer begins inside a block of thoughts.
     """
 
     prompt: tuple[int, ...]
@@ -72,6 +72,7 @@ class Request:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     guides: tuple[GuideMaker, ...] = ()
+    in_thoughts: bool = False
 
 
 class FinishReason(StrEnum):

@@ -126,11 +126,13 @@ class Service:
         guides: Sequence[GuideMaker] = (),
         framed: bool = False,
         thoughts: Wish | None = None,
+        in_thoughts: bool | None = None,
         param: str = "prompt",
     ) -> Request:
         """A request for the engine; no `max_tokens` means the rest of the context, more than that is cut to it.
 
         `guides` are of its content, what follows its thoughts, unless they are `framed`: then they know of thoughts.
+        `in_thoughts`: the answer begins inside a block of them; None leaves that to the end of `prompt`.
         Raises RequestError when `prompt` is empty or leaves no room for an answer.
         """
         if not prompt:
@@ -145,7 +147,10 @@ class Service:
             )
         length = room if max_tokens is None else min(max_tokens, room)
         if self.thinking:
-            bounds = self.thinking.guides(thoughts or Wish(), length, () if framed else guides)
+            if in_thoughts is None:
+                in_thoughts = self.thinking.reader.opened_by(prompt)
+            content = () if framed else guides
+            bounds = self.thinking.guides(thoughts or Wish(), length, content, in_thoughts=in_thoughts)
             guides = (*guides, *bounds) if framed else bounds
         return Request(
             prompt,
@@ -156,6 +161,7 @@ class Service:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             guides=tuple(guides),
+            in_thoughts=bool(in_thoughts),
         )
 
     def submit(self, request: Request, stops: Sequence[str], emit: Callable[[Event], None]) -> Ticket:
@@ -177,7 +183,8 @@ class Service:
             shown=rules.shown,
             until=None if rules.until is None else rules.until(),
         )
-        return Delivery(text, emit, self.pace, self.thinking.count(request.prompt) if self.thinking else None)
+        thoughts = self.thinking.count(in_thoughts=request.in_thoughts) if self.thinking else None
+        return Delivery(text, emit, self.pace, thoughts)
 
     def added(self, texts: Sequence[str], *, special: bool = False) -> frozenset[str]:
         """Those of `texts` that are tokens added to the vocabulary, special ones or any."""

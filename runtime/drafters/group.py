@@ -112,6 +112,26 @@ class DraftGroup:
             known = self._usual < math.inf
             self._usual = self._usual + FOLLOW * (num_tokens - self._usual) if known else num_tokens
 
+    def share(self, lane: int, sources: Sequence[int], length: int) -> None:
+        """`lane`, of whose prompt nothing came in, has its first `length` positions in pages that `sources` hold too.
+
+        K and V of the drafter stand in the same pages, once one of those has read so far: its taps are nobody else's.
+        """
+        if not (member := self._members.get(lane)):
+            return
+        readers = [self._members[one].drafter for one in sources if one in self._members]
+        source = next((reader for reader in readers if reader.seen >= length), None)
+        if source is None:
+            self._lose(lane, Lost.SHARED)
+            return
+        try:
+            while (count := min(length - source.first, self._passes.max_rows)) > 0:
+                self._passes.sync([source.backlog(count)])
+                self._ring.give(source.read(count))
+            member.drafter.skip(length)
+        except Exception:
+            self._fail([source.lane, lane])
+
     def run(self, kind: Kind, rows: Rows) -> Outcome:
         """A pass of the target, whose rows leave their taps where their lanes draft with the model."""
         self._ring.sweep()

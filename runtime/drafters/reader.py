@@ -33,6 +33,11 @@ class TapReader(ABC):
         self.pending: list[int] = []
         self.lost = False
 
+    @property
+    def seen(self) -> int:
+        """Positions below are read, or can be."""
+        return self.first + len(self.pending)
+
     def begin(self, prompt: Sequence[int]) -> None:
         self.ids = list(prompt)
 
@@ -44,6 +49,10 @@ class TapReader(ABC):
         """The first `count` of `pending` for the model to read, which leaves its own of the last one in `tap_out`."""
         after = self.first + self.BEHIND
         return DraftSpan(self.lane, self.first, self.ids[after : after + count], self.pending[:count], tap_out)
+
+    def skip(self, length: int) -> None:
+        """Positions below `length`, of which none has come in, are read: another did whose pages are the same."""
+        self.first = length
 
     def read(self, count: int) -> list[int]:
         """The model has read the first `count` of `pending`, whose places are given back."""

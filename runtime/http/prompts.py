@@ -17,7 +17,7 @@ from tandem.runtime.http.completion_prompts import Prompt, completion_prompts, e
 from tandem.runtime.http.constraints import constraint_guides
 from tandem.runtime.http.logprobs import Wording
 from tandem.runtime.http.order import Order, candidates
-from tandem.runtime.http.readings import chat_guides, reading_of
+from tandem.runtime.http.readings import begins_in_thoughts, chat_guides, reading_of
 from tandem.runtime.http.replies import CHAT, COMPLETION, Form
 from tandem.runtime.http.schema import Body, ChatBody, CompletionBody, Message, Tool
 from tandem.runtime.http.thoughts import template_variables, thoughts_wish
@@ -74,9 +74,11 @@ def chat_order(service: Service, body: ChatBody) -> Order:
     )
     ids = service.encode(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     prompts = _truncated(service, body, [Prompt(ids, "messages")])
-    reading = reading_of(service, body, offer, text)
+    in_thoughts = begins_in_thoughts(body, text)
+    reading = reading_of(service, body, offer, in_thoughts=in_thoughts)
     guides = chat_guides(service, body, offer, reading, text)
-    requests = _requests(service, body, prompts, body.token_limit, guides, framed=reading is not None)
+    framed = reading is not None
+    requests = _requests(service, body, prompts, body.token_limit, guides, framed=framed, in_thoughts=in_thoughts)
     told = Told(wishes.alternatives(body), body.prompt_logprobs)
     writer = partial(ChatWriter, told=told, reading=reading, stop_ids=requests[0].stop_ids)
     order = _order(body, requests, CHAT, writer)
@@ -147,8 +149,9 @@ def _requests(
     guides: Sequence[GuideMaker],
     *,
     framed: bool = False,
+    in_thoughts: bool | None = None,
 ) -> list[Request]:
-    """What the engine is asked about each prompt; `framed` guides know of thoughts."""
+    """What the engine is asked about each prompt; `framed` and `in_thoughts` as in `Service.request`."""
     sampling, penalties = wishes.sampling(body), wishes.penalties(body)
     thoughts = thoughts_wish(service, body)
     alternatives, of_prompt = wishes.alternatives(body), wishes.prompt_alternatives(body)
@@ -163,6 +166,7 @@ def _requests(
             stop_ids=body.stop_token_ids or (),
             ignore_eos=bool(body.ignore_eos),
             thoughts=thoughts,
+            in_thoughts=in_thoughts,
             guides=guides,
             framed=framed,
             param=prompt.param,

@@ -19,19 +19,19 @@ from tandem.runtime.reading.formats import Reading, is_closed, is_left_open, is_
 from tandem.runtime.service import Service
 
 
-def reading_of(service: Service, body: ChatBody, offer: Offer | None, prompt: str) -> Reading | None:
-    """How an answer to `prompt` is read; None where its text is all content."""
+def reading_of(service: Service, body: ChatBody, offer: Offer | None, *, in_thoughts: bool) -> Reading | None:
+    """How an answer that begins `in_thoughts`, or not, is read; None where its text is all content."""
     if offer is None and not service.thinks:
         return None
-    tools, thoughts = offer.schemas if offer else None, _opened(body, prompt) if service.thinks else None
+    tools, thoughts = offer.schemas if offer else None, in_thoughts if service.thinks else None
     reading = Reading(service.call_format, tools, thoughts, offer is None or offer.parallel)
     if body.skip_special_tokens is False:
         return reading
     return replace(reading, special=service.added(reading.markers, special=True))
 
 
-def _opened(body: ChatBody, prompt: str) -> bool:
-    """Whether the answer begins inside a block of thoughts: just opened, or gone on with."""
+def begins_in_thoughts(body: ChatBody, prompt: str) -> bool:
+    """Whether the answer to `prompt` begins inside a block of thoughts: just opened, or gone on with."""
     said = turns_of(body.messages[-1:])[0]["content"] if body.continue_final_message else ""
     return is_open(prompt) or is_left_open(said)
 

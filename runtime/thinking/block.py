@@ -1,8 +1,8 @@
 """Where a block of thoughts stands in an answer, token by token.
 
-A block is what an answer has between `<think>` and `</think>`. It is opened by the end of the prompt, white space
-aside, or by the very beginning of the answer, and there is one at most: later tags are text. Tags are found in the
-joined bytes of tokens, however many tokens they take and whatever else those hold. Knows nothing of budgets or engines.
+A block is what an answer has between `<think>` and `</think>`. It is open from the answer's first token, or opened by
+the very beginning of the answer, and there is one at most: later tags are text. Tags are found in the joined bytes of
+tokens, however many tokens they take and whatever else those hold. Knows nothing of budgets or engines.
 """
 
 from __future__ import annotations
@@ -62,10 +62,15 @@ class BlockReader:
         self._opening, self._closing = tags.opening.encode(), tags.closing.encode()
         self._bytes_of = bytes_of
 
-    def begin(self, prompt: Sequence[int]) -> Place:
-        """Behind a prompt: OPEN if it ends with the opening tag, white space aside."""
+    def opened_by(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt ends with the opening tag, white space aside."""
         end = b"".join(map(self._bytes_of, prompt[-TAIL_TOKENS:]))
-        return Place(Phase.OPEN if end.rstrip().endswith(self._opening) else Phase.AHEAD)
+        return end.rstrip().endswith(self._opening)
+
+    @staticmethod
+    def begin(in_thoughts: bool) -> Place:
+        """Before an answer that begins `in_thoughts`, the block being open, or does not."""
+        return Place(Phase.OPEN if in_thoughts else Phase.AHEAD)
 
     def after(self, place: Place, token: int) -> Place:
         """Behind one more token."""
@@ -90,8 +95,8 @@ class BlockReader:
 class ThoughtCount:
     """How many tokens of one answer are reasoning, as they come."""
 
-    def __init__(self, reader: BlockReader, prompt: Sequence[int]) -> None:
-        self._reader, self._place = reader, reader.begin(prompt)
+    def __init__(self, reader: BlockReader, in_thoughts: bool) -> None:
+        self._reader, self._place = reader, reader.begin(in_thoughts)
 
     @property
     def tokens(self) -> int:

@@ -26,7 +26,7 @@ SOURCE = "closing"
 
 @dataclass(frozen=True, slots=True)
 class Closings:
-    """Token ids that close a block: `bare` one without thoughts, `usual` any other."""
+    """Token ids that close a block: `bare` one without thoughts of the answer, `usual` any other."""
 
     usual: tuple[int, ...]
     bare: tuple[int, ...]
@@ -49,13 +49,14 @@ class Course(NamedTuple):
 class ThoughtsGuide:
     """Closes the block after `budget` thoughts (None: any number), or when `watcher` says so.
 
+    An answer that begins `in_thoughts` has its block open from the start; thoughts that the prompt has of it are none.
     `closed` hears once why, when the first token of the closing text is committed.
     """
 
     def __init__(
         self,
         reader: BlockReader,
-        prompt: Sequence[int],
+        in_thoughts: bool,
         closings: Closings,
         *,
         budget: int | None,
@@ -64,7 +65,7 @@ class ThoughtsGuide:
     ) -> None:
         self._reader, self._closings, self._budget, self._watcher = reader, closings, budget, watcher
         self._closed: Callable[[str], None] | None = closed
-        self._courses = [self._bounded(reader.begin(prompt))]  # behind the text, and behind each token of `_ahead`
+        self._courses = [self._bounded(reader.begin(in_thoughts))]  # behind the text, and behind each token of `_ahead`
         self._ahead: list[int] = []
 
     def extend(self, tokens: Sequence[int]) -> None:

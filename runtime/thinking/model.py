@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tandem.errors import UsageError
 from tandem.runtime.guide import Guide, GuideMaker
 from tandem.runtime.text import TokenBytes
-from tandem.runtime.thinking.block import BlockReader, Phase, Tags, ThoughtCount
+from tandem.runtime.thinking.block import BlockReader, Tags, ThoughtCount
 from tandem.runtime.thinking.budget import Wish, smallest
 from tandem.runtime.thinking.content import AfterThoughts
 from tandem.runtime.thinking.guide import Closings, ThoughtsGuide
@@ -49,33 +49,36 @@ class ThinkingModel:
     conductor: bool = False
     closed: Callable[[str], None] = _unheard
 
-    def guides(self, wish: Wish, max_tokens: int, content: Sequence[GuideMaker] = ()) -> tuple[GuideMaker, ...]:
+    def guides(
+        self, wish: Wish, max_tokens: int, content: Sequence[GuideMaker] = (), *, in_thoughts: bool
+    ) -> tuple[GuideMaker, ...]:
         """For an answer of at most `max_tokens`, whose content `content` guides: what does both.
 
-        Where a prompt opens no block, a guided answer opens none either: its content begins at once.
+        Unless it begins `in_thoughts`, a guided answer has no block: its content begins at once.
         """
         budget = smallest(wish, self.budget, max_tokens)
 
-        def bounded(prompt: Sequence[int], closed: Callable[[str], None]) -> ThoughtsGuide:
+        def bounded(closed: Callable[[str], None]) -> ThoughtsGuide:
             watcher = Watcher() if self.conductor else None
-            return ThoughtsGuide(self.reader, prompt, self.closings, budget=budget, watcher=watcher, closed=closed)
+            return ThoughtsGuide(self.reader, in_thoughts, self.closings, budget=budget, watcher=watcher, closed=closed)
 
         def alone(prompt: Sequence[int], stop_ids: Collection[int]) -> Guide:
-            return bounded(prompt, self.closed)
+            return bounded(self.closed)
 
         def before(
             make: GuideMaker, closed: Callable[[str], None], prompt: Sequence[int], stops: Collection[int]
         ) -> Guide:
-            guide, opened = make(prompt, stops), self.reader.begin(prompt).phase is Phase.OPEN
-            return AfterThoughts(bounded(prompt, closed), guide) if opened else guide
+            return AfterThoughts(bounded(closed), make(prompt, stops))
 
+        if content and not in_thoughts:
+            return tuple(content)
         if content:
             heard = [self.closed, *[_unheard] * (len(content) - 1)]  # a block is closed once, whoever follows
             return tuple(partial(before, make, closed) for make, closed in zip(content, heard, strict=True))
         return () if budget is None and not self.conductor else (alone,)
 
-    def count(self, prompt: Sequence[int]) -> ThoughtCount:
-        return ThoughtCount(self.reader, prompt)
+    def count(self, *, in_thoughts: bool) -> ThoughtCount:
+        return ThoughtCount(self.reader, in_thoughts)
 
 
 def thinking_model(

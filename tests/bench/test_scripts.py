@@ -18,6 +18,7 @@ SCRIPTS = [
     "hybrid.py",
     "http_cost.py",
     "lanes.py",
+    "choices.py",
     "sampled.py",
     "structured.py",
     "drafting_cost.py",

@@ -17,6 +17,7 @@ from tandem.runtime.drafters.lookup import lookup_drafters
 from tandem.runtime.drafters.mtp import MtpDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import DraftOutcome, DraftRows
+from tandem.runtime.http.order import candidates
 from tandem.runtime.request import FinishReason, Request, Sampling
 from tests.compile.models import oracle
 from tests.fake_routers import RandomRouter
@@ -105,6 +106,7 @@ def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, mo
     for kind in (mtp, block):
         monkeypatch.setattr(kind, "LEAST", 0.0)  # the model has learned nothing, so it is sure of nothing
     guesses, known, compared, drafted = Guesses(), dict[Request, list[int]](), 0, 0.0
+    shared = 0.0
     for seed in range(6):
         rng = random.Random(seed)
         heard = Heard(staged.executor(threads=rng.randint(1, 2), num_pages=NUM_LANES * BLOCKS), guesses)
@@ -117,10 +119,13 @@ def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, mo
             max_lanes=rng.randint(1, NUM_LANES),
             prefill_chunk=rng.choice([7, 32, None]),
         )
-        asked, sinks = requests(rng), list[Recorder]()
-        for request in asked:
-            sinks.append(Recorder(wants=rng.choice([None, None, 9])))
-            engine.submit(request, sinks[-1])
+        asked, sinks = list[Request](), list[Recorder]()
+        for request in requests(rng):
+            choices = candidates(request, rng.choice([1, 2, 3]))
+            came = [Recorder(wants=rng.choice([None, None, 9])) for _ in choices]
+            engine.submit_all(list(zip(choices, came, strict=True)))
+            asked += choices
+            sinks += came
             for _ in range(rng.choice([0, 1, 9])):
                 engine.step()
         while engine.step():
@@ -131,5 +136,6 @@ def test_whatever_the_schedule_texts_and_guesses_are_the_same(staged: Staged, mo
             assert sink.reason is FinishReason.STOP or len(sink.ids) == len(whole)
         compared += heard.compared
         drafted += sum(engine.meter.drafted_by.values.get(source, 0) for source in MODELS)
+        shared += engine.meter.prefix_hits.value
         engine.close()
-    assert compared > 20 and drafted > 20
+    assert compared > 20 and drafted > 20 and shared > 64

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import openai
@@ -20,6 +21,7 @@ from tandem.runtime.http.app import build_app
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sampling, Ticket
 from tandem.runtime.seeds import choice_seed
 from tandem.runtime.worker import Worker
+from tests.exposition import value
 from tests.fake_routers import EvenRouter, FreePrices
 from tests.fakes import ScriptedExecutor, geometry, marks, plain_text, row_logits
 from tests.service import CONTEXT_LENGTH, IM_END, PATIENCE, ScriptedWorker, on_loopback, scripted_service
@@ -84,6 +86,19 @@ def test_a_seed_and_the_number_of_a_choice_say_what_it_is(served: str) -> None:
         "total_tokens": 41,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+
+
+def test_choices_share_their_prompt_and_say_what_they_say_alone(served: str) -> None:
+    """Nine choices over three lanes; of 21 tokens two pages of 8 are whole below the last one."""
+    prompt = "to be, or not to be, "
+    reply = asked(served, prompt=prompt, n=3, best_of=9, seed=5, temperature=1)
+    every = sorted((definition(prompt, choice_seed(5, number)) for number in range(9)), key=sum, reverse=True)
+    for choice, wanted in zip(reply["choices"], every, strict=False):
+        assert ids_of(choice) == pytest.approx(wanted, abs=1e-5)
+    assert reply["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}, "none of an earlier request"
+    page = urlopen(f"{served}/metrics").read().decode()
+    assert value(page, "tandem:prefix_cache_queries_total") == 9 * len(prompt)
+    assert value(page, "tandem:prefix_cache_hits_total") >= 2 * 16
 
 
 def test_without_a_seed_choices_differ_and_greedy_ones_do_not(served: str) -> None:

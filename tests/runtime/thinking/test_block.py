@@ -18,7 +18,8 @@ OPENINGS = st.sampled_from([[], [1], [1, 8], [9, 6, 3, 4, 8, 7], [9], [7]])
 @given(prompt=OPENINGS, begin=OPENINGS, rest=ids)
 def test_every_token_stands_where_the_whole_text_has_it(prompt: list[int], begin: list[int], rest: list[int]) -> None:
     answer = begin + rest
-    place, count = READER.begin(prompt), ThoughtCount(READER, prompt)
+    in_thoughts = READER.opened_by(prompt)
+    place, count = READER.begin(in_thoughts), ThoughtCount(READER, in_thoughts)
     for n in range(len(answer) + 1):
         if n:
             place = READER.after(place, answer[n - 1])
@@ -47,7 +48,7 @@ def test_every_token_stands_where_the_whole_text_has_it(prompt: list[int], begin
 def test_bytes_alone(prompt: str, answer: str, phase: Phase, thoughts: int, reasoning: int) -> None:
     """A token a byte, so that `</think>` takes eight."""
     reader = BlockReader(Tags(), lambda token: bytes([token]))
-    place = reader.begin(prompt.encode())
+    place = reader.begin(reader.opened_by(prompt.encode()))
     for token in answer.encode():
         place = reader.after(place, token)
     assert (place.phase, place.thoughts, place.reasoning_tokens) == (phase, thoughts, reasoning)
@@ -56,4 +57,4 @@ def test_bytes_alone(prompt: str, answer: str, phase: Phase, thoughts: int, reas
 def test_a_long_prompt_is_not_read_whole() -> None:
     read = list[int]()
     reader = BlockReader(Tags(), lambda token: read.append(token) or b"<think>"[token : token + 1])
-    assert reader.begin([0] * 10_000 + list(range(7))).phase is Phase.OPEN and len(read) < 100
+    assert reader.opened_by([0] * 10_000 + list(range(7))) and len(read) < 100

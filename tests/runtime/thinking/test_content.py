@@ -62,7 +62,7 @@ tokens = st.one_of(st.integers(0, VOCAB - 1), st.sampled_from([0, 9, 10]))
 )
 def test_each_has_its_part(budget: int, steps: list[tuple[list[int], list[int]]]) -> None:
     inner, answer = Sums(), list[int]()
-    guide = AfterThoughts(ThoughtsGuide(READER, [1], Closings(USUAL, BARE), budget=budget), inner)
+    guide = AfterThoughts(ThoughtsGuide(READER, True, Closings(USUAL, BARE), budget=budget), inner)
     for draft, wish in steps:
         for n in range(len(draft) + 1):
             said = draft[:n]
@@ -89,8 +89,10 @@ def test_each_has_its_part(budget: int, steps: list[tuple[list[int], list[int]]]
 def test_a_prompt_without_a_block_has_content_from_the_start() -> None:
     told = list[str]()
     model = ThinkingModel(READER, Closings(USUAL, BARE), budget=3, closed=told.append)
-    first, second = model.guides(Wish(), 20, [lambda prompt, stops: Sums()] * 2)
-    assert isinstance(first([9], ()), Sums)
+    contents = [lambda prompt, stops: Sums()] * 2
+    (alone, _) = model.guides(Wish(), 20, contents, in_thoughts=False)
+    assert isinstance(alone([9], ()), Sums)
+    first, second = model.guides(Wish(), 20, contents, in_thoughts=True)
     guides = [make([1], ()) for make in (first, second)]
     for token in [9, 9, 9, *USUAL, 5]:
         for guide in guides:

@@ -28,11 +28,16 @@ READER = BlockReader(Tags(), WORDS.__getitem__)
 THOUGHT, TAG = 9, 0
 
 
-def bounded(budget: int | None, watcher: bool = False, told: list[str] | None = None) -> GuideMaker:
+def bounded(
+    budget: int | None, watcher: bool = False, told: list[str] | None = None, in_thoughts: bool = False
+) -> GuideMaker:
+    """By the prompt's end, or `in_thoughts` whatever that is."""
+
     def make(prompt: Sequence[int], stop_ids: Collection[int]) -> ThoughtsGuide:
         closed = (lambda reason: None) if told is None else told.append
         watch = Watcher() if watcher else None
-        return ThoughtsGuide(READER, prompt, Closings(USUAL, BARE), budget=budget, watcher=watch, closed=closed)
+        begun = in_thoughts or READER.opened_by(prompt)
+        return ThoughtsGuide(READER, begun, Closings(USUAL, BARE), budget=budget, watcher=watch, closed=closed)
 
     return make
 
@@ -49,7 +54,7 @@ def served(
 
 
 def reasoning(request: Request, ids: Sequence[int]) -> int:
-    count = ThoughtCount(READER, request.prompt)
+    count = ThoughtCount(READER, request.in_thoughts or READER.opened_by(request.prompt))
     count.add(ids)
     return count.tokens
 
@@ -146,6 +151,34 @@ def test_bug_39_no_more_reasoning_than_completion() -> None:
         counts = [reasoning(request, sink.ids) for sink in (plain, drafted)]
         whole = 64 if budget is None else min(64, budget + 5 if budget else 2)
         assert counts == [whole, whole]
+
+
+AMID = (9, 1, *[THOUGHT] * 40)
+"""A prompt that leaves its block open behind thoughts, so many of one kind that a watcher would call them a loop."""
+
+
+@pytest.mark.parametrize("branches", [0, 2])
+@pytest.mark.parametrize("offset", range(8))
+def test_an_answer_amid_thoughts_is_closed_behind_thoughts_of_its_own(offset: int, branches: int) -> None:
+    """The prompt's 40 count for nothing: a budget of 20 ends at the answer's twentieth token, drafted or not."""
+    request = Request(AMID, 40, guides=(bounded(20, in_thoughts=True),), in_thoughts=True)
+    plain = served(request, thinking_for(1000), {})
+    assert plain.ids[20:26] == list(USUAL) and set(plain.ids[:20]) == {9, 10} and set(plain.ids[26:]) == {17, 18}
+    assert reasoning(request, plain.ids) == 20 + 5
+    first = [Guess(offset - 1)] if offset > 1 else []
+    schedule = [*first, *[Guess(7, branches=branches)] * 20]
+    assert served(request, thinking_for(1000), {AMID: plain.ids}, *schedule).ids == plain.ids
+
+
+def test_an_answer_amid_thoughts_that_goes_in_circles_is_closed() -> None:
+    """A loop of the answer's own tokens: 128 of one kind, of which the prompt has 40 more."""
+    told, executor = (
+        list[str](),
+        ScriptedExecutor(lambda ids: 17 if 4 in ids else THOUGHT, capacities=geometry(context_length=256)),
+    )
+    request = Request(AMID, 150, guides=(bounded(None, True, told, in_thoughts=True),), in_thoughts=True)
+    sink = served(request, executor, {})
+    assert sink.ids == [*[THOUGHT] * 128, *USUAL, *[17] * 16] and told == [Loop.PATTERN]
 
 
 def test_a_closing_text_costs_no_round_a_token() -> None:

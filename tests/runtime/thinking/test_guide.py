@@ -42,7 +42,8 @@ def made(
 ) -> ThoughtsGuide:
     heard = [] if told is None else told
     watcher = Triples() if watched else None
-    return ThoughtsGuide(READER, prompt, Closings(USUAL, BARE), budget=budget, watcher=watcher, closed=heard.append)
+    in_thoughts, closings = READER.opened_by(prompt), Closings(USUAL, BARE)
+    return ThoughtsGuide(READER, in_thoughts, closings, budget=budget, watcher=watcher, closed=heard.append)
 
 
 def due(guide: ThoughtsGuide) -> tuple[int, ...]:
