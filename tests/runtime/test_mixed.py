@@ -108,7 +108,7 @@ def test_models_that_draft_find_every_row(
     as_alone(asked, sinks, lambda: plain(ScriptedExecutor(), max_lanes=1))
 
 
-def test_a_cancel_within_the_pass_and_a_stop_end_only_their_lane() -> None:
+def test_a_cancel_and_a_stop_beside_prompts_end_only_their_lane() -> None:
     engine = plain(ScriptedExecutor(), prefill_chunk=4)
     request = Request((1, 2), 30)
     stopping, kept, hung_up = Recorder(wants=4), Recorder(), Recorder()
