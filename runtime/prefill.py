@@ -40,7 +40,7 @@ class Prices(Protocol):
 class Prefill:
     """Brings prompts in over one executor; `chunk` bounds the rows that one of them takes of a pass.
 
-    Lanes that decode take a row each off the prompts, and `steps` by it.
+    Lanes that decode take a row each off the prompts, for one of `steps`.
     """
 
     def __init__(
