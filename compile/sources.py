@@ -30,8 +30,9 @@ INERT: dict[str, tuple[str, ...]] = {
     "serves sealed bundles": (
         *("runtime/chat.py", "runtime/cli.py", "runtime/delivery.py", "runtime/drafters/*", "runtime/engine.py"),
         *("runtime/http/*", "runtime/lane.py", "runtime/loading.py", "runtime/pages.py", "runtime/prefill.py"),
-        *("runtime/draws.py", "runtime/round.py", "runtime/router/*", "runtime/serve.py"),
-        *("runtime/service.py", "runtime/slots.py", "runtime/terminal.py", "runtime/text.py", "runtime/worker.py"),
+        *("runtime/acceptance.py", "runtime/draws.py", "runtime/round.py", "runtime/router/*", "runtime/serve.py"),
+        *("runtime/service.py", "runtime/slots.py", "runtime/steps.py", "runtime/terminal.py", "runtime/text.py"),
+        "runtime/worker.py",
     ),
 }
 """Files that no build reads, by reason. A file that nobody has thought about counts."""

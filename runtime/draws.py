@@ -40,8 +40,11 @@ class Draws:
         self._vocab_size, self._greedy = vocab_size, greedy
         self._lanes: dict[int, _Drawn] = {}
 
-    def wishes(self, lanes: Sequence[Lane], trees: Sequence[DraftTree] | None = None) -> Wishes | None:
-        """Of a pass over the anchors of `lanes`, or over a tree of each; None where the host draws all tokens.
+    def wishes(
+        self, lanes: Sequence[Lane], trees: Sequence[DraftTree] | None = None, *, others: int = 0
+    ) -> Wishes | None:
+        """Of a pass over the anchors of `lanes`, or over a tree of each, and `others` outputs behind them that the host
+        looks after; None where it draws all tokens.
 
         What is brought is taken for known from then on, so the pass must run.
         """
@@ -49,7 +52,7 @@ class Draws:
         if all(one.row is None for one in drawn):
             return None
         sizes = [1] * len(lanes) if trees is None else [len(tree) for tree in trees]
-        rows, said = np.zeros((sum(sizes), WISH), np.int64), list[list[int]]()
+        rows, said = np.zeros((sum(sizes) + others, WISH), np.int64), list[list[int]]()
         rows[:, Wish.LANE] = -1
         wishes = Wishes(rows, said, [], [])
         for i, (lane, one) in enumerate(zip(lanes, drawn, strict=True)):
@@ -61,6 +64,7 @@ class Draws:
                 rows[first : len(said), Wish.POSITION] = [len(lane.ids) + len(path) for path in paths]
             if one.counted:
                 self._bring(lane, one, wishes)
+        said += [[]] * others
         return wishes
 
     def _drawn(self, lane: Lane) -> _Drawn:

@@ -25,11 +25,12 @@ from tandem.runtime.pages import PageTable
 from tandem.runtime.prefill import Prefill
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.request import FinishReason, LaneStats, Request, Sink, Ticket
-from tandem.runtime.round import Rounds, Router, max_joint_rows
+from tandem.runtime.round import Rounds, Router
 from tandem.runtime.router.choice import make_router
 from tandem.runtime.servable import require_servable
 from tandem.runtime.siblings import Siblings
 from tandem.runtime.slots import StateSlots
+from tandem.runtime.steps import max_joint_rows
 
 log = logging.getLogger("tandem.runtime")
 
@@ -90,8 +91,6 @@ class Engine:
             self._models = DraftGroup(
                 executor, self._pages, turns=self.router, prices=prices, meter=self.meter, frugal=frugal
             )
-        run = self._models.run if self._models else executor.run
-        self._prefill = Prefill(executor, self._pages, self._slots, prices=prices, run=run, chunk=prefill_chunk)
         self._rounds = Rounds(
             executor,
             self._pages,
@@ -101,6 +100,9 @@ class Engine:
             meter=self.meter,
             models=self._models,
             relaxation=relaxation,
+        )
+        self._prefill = Prefill(
+            executor, self._pages, self._slots, self._rounds.steps, prices=prices, chunk=prefill_chunk
         )
         self._idle_lanes = list(range(self.num_lanes - 1, -1, -1))
         self._lanes: list[Lane] = []
@@ -162,7 +164,7 @@ class Engine:
     def step(self) -> bool:
         """One prefill pass or one round, in turn when both are due; False when there is nothing to do.
 
-        An executor's failure ends every request with ERROR and is raised.
+        Lanes that decode go on in either. An executor's failure ends every request with ERROR and is raised.
         """
         self._reap()
         if self._waiting:
@@ -174,7 +176,7 @@ class Engine:
             prompts = self._prompts
             decoding = self._lanes if not prompts else [lane for lane in self._lanes if lane.decoding]
             if prompts and (self._prefill_next or not decoding):
-                self._prefill.run(prompts, alone=len(self._lanes) == 1)
+                self._prefill.run(prompts, decoding, alone=len(self._lanes) == 1)
                 self._prompts = [lane for lane in prompts if not lane.decoding]
                 self._prefill_next = False
             else:

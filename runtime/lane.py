@@ -60,7 +60,7 @@ class Lane:
         self.drafter: Drafter | None = self._begun(drafter) if drafter and request.speculate else None
         self.model: Drafter | None = self._begun(model) if model and request.speculate else None
         self.rest = 0  # rounds to come in which the drafter rests
-        self._rests = False  # in the round at hand
+        self._rests = False  # since the last look at what it proposes
         self._behind = 0  # tokens that it was not told
 
     @property

@@ -54,6 +54,9 @@ class Plain(StrEnum):
     MEASURED = "measured"
     """Drafted rounds have cost more wall time a token than plain ones, and the gain promised is no larger."""
 
+    MIXED = "mixed"
+    """It shared a pass with prompts, in which every lane has its own token and no more."""
+
 
 class Lost(StrEnum):
     """Why a request goes without the model drafter."""

@@ -5,7 +5,7 @@ Knows nothing of how guesses are made, how passes run, or where tokens go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
@@ -13,22 +13,19 @@ from typing import Protocol
 
 import numpy as np
 
-from tandem.keys import MAX_TREE_ROWS, Kind
+from tandem.keys import Kind
+from tandem.runtime.acceptance import Accept, pick, walk
 from tandem.runtime.drafters.group import DraftGroup
 from tandem.runtime.draws import Draws
-from tandem.runtime.executor.base import Executor, Outcome
+from tandem.runtime.executor.base import Executor
 from tandem.runtime.lane import Lane
-from tandem.runtime.logprobs import measure
 from tandem.runtime.meter import ROUNDS, Meter, Plain
 from tandem.runtime.pages import PageTable
 from tandem.runtime.relaxed import Relaxation
 from tandem.runtime.rows import commit_moves, step_rows, verify_kind, verify_rows
-from tandem.runtime.sampling import draw
 from tandem.runtime.slots import StateSlots
+from tandem.runtime.steps import Steps, max_joint_rows
 from tandem.tree import DraftTree
-
-Accept = Callable[[np.ndarray, int, int], int]
-"""Called with a row's logits, its own token and its node; the token that is committed."""
 
 
 class Router(Protocol):
@@ -99,6 +96,7 @@ class Rounds:
         self._relaxation = relaxation
         vocab_size, draws = executor.geometry.vocab_size, executor.geometry.draws
         self._draws = Draws(vocab_size, greedy=relaxation is None) if draws else None
+        self.steps = Steps(executor, self._run, meter, self._draws)
         self._max_rows = max_joint_rows(executor)
         self._pass_ms = 0.0  # of the round at hand
         self._settle_ms = 0.0  # that the router took behind the last round
@@ -166,19 +164,10 @@ class Rounds:
         """One plain pass over the anchors; what each lane committed. Most rounds are this: it touches little."""
         anchors = [lane.ids[-1] for lane in lanes]
         rows = step_rows(indices, starts, anchors, self._pages.table, self._slots.table)
-        if self._draws is not None:
-            rows.wishes = partial(self._draws.wishes, lanes)
-        outcome = self._run(Kind.EXTEND, rows)
+        outcome = self.steps.run(rows, lanes)
         self._pass_ms = outcome.ms
         self._prices.observe(max(starts), Kind.EXTEND, len(lanes), outcome.ms)
-        self._meter.rounds.add(ROUNDS[Kind.EXTEND])
-        committed = []
-        for output, lane in enumerate(lanes):
-            tokens = [pick(lane, self._executor, outcome, output)]
-            lane.commit(tokens, 1)
-            lane.inform((output,), tokens)
-            committed.append(tokens)
-        return committed
+        return self.steps.commit(lanes, outcome)
 
     def _verify(
         self, lanes: Sequence[Lane], indices: Sequence[int], starts: Sequence[int], chosen: Sequence[DraftTree]
@@ -233,59 +222,3 @@ class Rounds:
 def _why_silent(lanes: Sequence[Lane]) -> Plain:
     """Why nobody was asked for guesses."""
     return Plain.RESTS if any(lane.drafts for lane in lanes) else Plain.OFF
-
-
-def max_joint_rows(executor: Executor) -> int:
-    """Rows that all lanes of a round share."""
-    return min(MAX_TREE_ROWS, executor.geometry.max_rows, executor.geometry.max_outputs)
-
-
-def pick(
-    lane: Lane,
-    executor: Executor,
-    outcome: Outcome,
-    first: int,
-    node: int = 0,
-    said: Sequence[int] = (),
-    accept: Accept | None = None,
-) -> int:
-    """The target's own token after the row of output `first + node`, which stands behind the lane's text and `said`.
-
-    `accept` may have a greedy lane's replaced by a drafted one. What the pass drew itself is the token.
-    """
-    if outcome.drawn and (drawn := outcome.drawn[first + node]) >= 0:
-        return drawn
-    asked, greedy = lane.ticket.request.logprobs, lane.sampling.temperature == 0
-    if greedy and asked is None and accept is None and not lane.guides:
-        return outcome.argmax[first + node]
-    logits = partial(executor.logits, first + node)
-    largest = outcome.argmax[first + node] if greedy else None
-    guided = lane.guided(logits, said, largest)
-    if guided is None and largest is not None:
-        token = largest
-    else:
-        row = logits() if guided is None else guided
-        token = draw(row, lane.sampling, lane.seed, len(lane.ids) + len(said))
-    if accept is not None and greedy:
-        token = accept(logits() if guided is None else guided, token, node)
-    if asked is not None:
-        lane.logprobs.append(measure(logits(), token, asked))
-    return token
-
-
-def walk(
-    tree: DraftTree, target: Callable[[int, Sequence[int]], int], stop_ids: Collection[int]
-) -> tuple[list[int], list[int]]:
-    """Accepted nodes, the anchor first, and the tokens that they commit: one more than were guessed right.
-
-    The walk follows `target` (a node and the tokens committed before it to the target's own next token) while the
-    tree guessed it, and ends at a stop id.
-    """
-    path, tokens = [0], [target(0, ())]
-    while tokens[-1] not in stop_ids:
-        child = tree.follow(path[-1], tokens[-1])
-        if child is None:
-            break
-        path.append(child)
-        tokens.append(target(child, tokens))
-    return path, tokens

@@ -16,6 +16,7 @@ from tandem.artifacts.io import Geometry
 from tandem.errors import TandemError, UsageError
 from tandem.keys import MAX_TREE_ROWS
 from tandem.prices import PriceModel
+from tandem.runtime import meter
 from tandem.runtime.checks.company import Company, Whims, mixed_drafters
 from tandem.runtime.checks.crowd import MOST_TOKENS, Ask, chunks, draw_asks, draw_wave, lengths
 from tandem.runtime.checks.guest import Guest, Plain, alone
@@ -99,6 +100,7 @@ class Lanes:
             if first + count >= WARM and (held := own_bytes()) is not None:
                 report.memory[first + count] = held
         report.shared.update(self._company.shared)
+        report.mixed = sum(int(engine.meter.plain_rounds.values[meter.Plain.MIXED]) for engine in engines)
         if (report.growth or 0) > FLAT_BYTES:
             report.blame(self._options.requests - 1, f"memory grew by {report.growth:,} bytes behind the first {WARM}")
         return report

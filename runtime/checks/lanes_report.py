@@ -41,7 +41,8 @@ class Fault:
 class LanesReport:
     """Fills up request by request. `waits` are the most rounds: in the queue, to the first token, between two.
 
-    `memory` is the process's own bytes, by how many requests had ended.
+    `shared` counts passes by lanes, and `mixed` those of prompts and of lanes that decode. `memory` is the process's
+    own bytes, by how many requests had ended.
     """
 
     lanes: int
@@ -50,6 +51,7 @@ class LanesReport:
     hung_up: Counter[Stage] = field(default_factory=Counter)
     refused: int = 0
     shared: Counter[int] = field(default_factory=Counter)
+    mixed: int = 0
     waits: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
     memory: dict[int, int] = field(default_factory=dict)
     faults: int = 0
@@ -86,6 +88,7 @@ class LanesReport:
             "cancelled": {stage.value: self.hung_up[stage] for stage in Stage},
             "refused": self.refused,
             "passes_by_lanes": dict(sorted(self.shared.items())),
+            "mixed_passes": self.mixed,
             "longest_waits": {stage.value: rounds for stage, rounds in self.waits.items()},
             "memory": self.memory,
             "growth": self.growth,
@@ -103,6 +106,7 @@ class LanesReport:
         total = [sum(getattr(tally, name) for tally in self.tallies.values()) for name in Tally.__slots__]
         lines = [*table(head, rows), ""]
         lines.append(f"passes by lanes: {', '.join(f'{n}: {count:,}' for n, count in sorted(self.shared.items()))}")
+        lines.append(f"mixed passes, of prompts and of lanes that decode: {self.mixed:,}")
         stages = ", ".join(f"{self.hung_up[stage]:,} {stage}" for stage in Stage)
         lines.append(f"cancelled: {stages}; refused at a full queue and asked again: {self.refused:,} times")
         waits = self.waits

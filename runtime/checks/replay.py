@@ -12,10 +12,11 @@ from time import perf_counter
 
 from tandem.keys import MAX_TREE_ROWS, Kind
 from tandem.prices import PriceModel
+from tandem.runtime.acceptance import walk
 from tandem.runtime.checks.policies import EarlyStop, Knowing, Oracle, Prophet, true_chances
 from tandem.runtime.checks.recording import Recording, Text
 from tandem.runtime.drafters.base import MODELS
-from tandem.runtime.round import Router, walk
+from tandem.runtime.round import Router
 from tandem.runtime.router.choice import check_name, make_router
 from tandem.runtime.router.staircut import StairCut
 from tandem.tree import DraftTree

@@ -16,7 +16,7 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason
 
 A_TURN = 2
-"""Rounds from a decoding lane's token to its next: prefill passes and rounds take turns."""
+"""Rounds to a prefill pass, as those and rounds of drafts take turns; a lane that decodes has tokens of either."""
 
 
 class Wave:
@@ -101,7 +101,7 @@ class Wave:
         for guest in (*self._queue, *self._served):
             if len(guest.ids) > guest.got:
                 guest.got = len(guest.ids)
-                self._moves_on(guest, Stage.DECODING, A_TURN)
+                self._moves_on(guest, Stage.DECODING, 1)
             if guest.reason:
                 self._end(guest)
             elif guest.hung_up:

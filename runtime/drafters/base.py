@@ -24,7 +24,8 @@ class Drafter(Protocol):
 
     Each round calls `propose`, then `sync`, then `observe`; a round that has no use for guesses leaves `propose` out.
     One that copies rests in rounds that leave out all three, whose tokens it is told before the next `propose`.
-    A pass over a stretch of the prompt calls `sync`, and behind the last one `observe` brings the first token.
+    A pass over a stretch of the prompt calls `sync`, and behind the last one `observe` brings the first token. One of
+    others' prompts, in which the lane takes a step, is a round without `propose`.
     An exception costs the lane its drafter, never its text.
     """
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tandem.prices import PriceModel
+from tandem.runtime.acceptance import walk
 from tandem.runtime.checks.goodness import fit
 from tandem.runtime.drafters.base import Drafter
 from tandem.runtime.drafters.lookup import lookup_drafters
@@ -18,7 +19,6 @@ from tandem.runtime.drafters.scripted import Guess, ScriptedDrafter
 from tandem.runtime.engine import Engine
 from tandem.runtime.noise import word
 from tandem.runtime.request import Request, Sampling
-from tandem.runtime.round import walk
 from tandem.runtime.sampling import draw
 from tests.fake_routers import EvenRouter
 from tests.fakes import Recorder

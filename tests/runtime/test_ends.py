@@ -158,7 +158,7 @@ def test_prefill_and_rounds_take_turns() -> None:
     while not long.blocks:
         engine.step()
     rows = [count for _, count in executor.passes[1:]]
-    assert rows[:10] == [1, 10, 1, 10, 1, 10, 1, 10, 1, 10]
+    assert rows[:10] == [1, 11, 1, 11, 1, 11, 1, 11, 1, 11]
 
 
 def test_one_prefill_pass_holds_several_prompts() -> None:

@@ -24,6 +24,7 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.executor.base import Executor, Outcome, Rows
 from tandem.runtime.lane import Lane
 from tandem.runtime.pages import PageTable
+from tandem.runtime.prefill import Prefill
 from tandem.runtime.request import FinishReason, LaneStats
 from tandem.runtime.round import Rounds
 from tandem.runtime.slots import StateSlots
@@ -89,7 +90,7 @@ def test_a_sound_engine_is_held_and_a_run_repeats_itself(kind: type[ScriptedExec
     assert set(range(1, 9)) <= set(report.shared) and report.refused > 0
     for tally in report.tallies.values():
         assert tally.drafted > tally.accepted > 0 and tally.differing_ids == 0 < tally.cancelled < tally.requests
-    assert report.waits[Stage.QUEUED] > 0 and report.waits[Stage.DECODING] == 2
+    assert report.waits[Stage.QUEUED] > 0 and report.waits[Stage.DECODING] == 1 and report.mixed > 50
     again = check(kind=kind)
     assert replace(again, memory={}) == replace(report, memory={})
     assert f"held: {4 * WAVE} requests of {report.distinct} kinds, 0 differing ids, 0 faults" == report.lines()[-1]
@@ -216,7 +217,14 @@ def test_a_lane_that_starves_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         play(rounds, lanes[:1])
 
     monkeypatch.setattr(Rounds, "play", selfish)
-    assert "waits for more than 2 rounds, decoding" in blamed(check(requests=WAVE))
+    assert "and not at most 1, decoding" in blamed(check(requests=WAVE))
+
+
+def test_a_lane_that_stands_still_while_prompts_come_in_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Prefill.run
+    monkeypatch.setattr(Prefill, "run", lambda prefill, lanes, decoding, alone: run(prefill, lanes, alone=alone))
+    report = check(requests=WAVE)
+    assert "and not at most 1, decoding" in blamed(report) and report.mixed == 0
 
 
 def test_a_cancel_that_is_not_heeded_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,15 +256,19 @@ def run(*arguments: object) -> int:
     return run_command(cli, "tandem-check", [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+@pytest.mark.parametrize(
+    ("family", "drafter"), [("llama", None), ("qwen3_5", None), ("qwen3_5", "mtp"), ("llama", "dflash2")]
+)
 def test_the_command_holds_a_bundle(
-    family: str, tiny_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    family: str, drafter: str | None, tiny_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("lanes", tiny_bundle(family, "fp32"), "--requests", 120, "--json") == 0
+    bundle = tiny_bundle(family, "fp32", **({"drafter": drafter} if drafter else {}))
+    assert run("lanes", bundle, "--requests", 120, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["held"] and facts["first_fault"] is None and facts["lanes"] == 8 and facts["growth"] < FLAT_BYTES
     assert sum(row["requests"] for row in facts["rows"]) == 120 and set(facts["cancelled"]) == set(Stage)
     assert {str(lanes) for lanes in range(1, 9)} <= set(facts["passes_by_lanes"])
+    assert facts["mixed_passes"] > 50 and facts["longest_waits"]["decoding"] == 1
 
 
 def test_the_command_sees_a_fault(

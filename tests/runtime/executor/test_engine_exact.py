@@ -18,6 +18,8 @@ from tandem.runtime.engine import Engine
 from tandem.runtime.request import FinishReason, LaneStats, Penalties, Request, Sampling
 from tandem.tree import DraftTree
 from tests.compile.models import oracle
+from tests.fake_guide import Remainders
+from tests.fakes import Recorder
 from tests.staged import Staged, stage
 from tests.tiny import VOCAB_SIZE, make_checkpoint
 
@@ -181,6 +183,38 @@ def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     family, profile = request.param
     folder: Path = make_checkpoint(tmp_path_factory.mktemp("exact") / family, family)
     return stage(oracle.read_config(folder), oracle.read_tensors(folder), profile, folder, context_length=CONTEXT)
+
+
+@pytest.mark.parametrize("chunk", [1, 9, None])
+def test_lanes_beside_prompts_have_the_bits_that_they_have_alone(staged: Staged, chunk: int | None) -> None:
+    """Ids and logprobs of lanes that take steps in the passes of others' prompts, which come one after another."""
+    noisy = Sampling(temperature=1.2, top_p=0.9, seed=11)
+    asked = [
+        Request((5, 6, 7), 60, logprobs=3),
+        Request((8,) * 70, 50, noisy, logprobs=1),
+        Request((9, 4), 45, noisy, penalties=Penalties(repetition=1.3, presence=0.5), logprobs=0),
+        Request((2, 3), 40, guides=(Remainders,), logprobs=2),
+    ]
+    coming = [Request(tuple(token_ids(length, VOCAB_SIZE, length)), 2, logprobs=1) for length in (150, 129, 31, 64)]
+    engine = Engine(staged.executor(threads=2, num_pages=8 * BLOCKS), drafters=lookup_drafters(), prices=PriceModel(),
+                    prefill_chunk=chunk)  # fmt: skip
+    sinks = [Recorder() for _ in (*asked, *coming)]
+    for request, sink in zip((*asked, *coming), sinks, strict=True):
+        engine.submit(request, sink)
+        for _ in range(3):
+            engine.step()
+    while engine.step():
+        pass
+    assert engine.meter.plain_rounds.values["mixed"] > 3
+    engine.close()
+    for request, sink in zip((*asked, *coming), sinks, strict=True):
+        engine = Engine(staged.executor(threads=1, num_pages=BLOCKS), drafters=None, prices=PriceModel(), max_lanes=1)
+        alone = Recorder()
+        engine.submit(request, alone)
+        while engine.step():
+            pass
+        engine.close()
+        assert (sink.ids, sink.logprobs, sink.reason) == (alone.ids, alone.logprobs, alone.reason)
 
 
 @pytest.mark.parametrize("seed", range(4))
