@@ -15,7 +15,7 @@ import pytest
 from tandem.artifacts.io import Geometry
 from tandem.command import run_command
 from tandem.errors import TandemError
-from tandem.runtime import round as rounds
+from tandem.runtime import acceptance
 from tandem.runtime import sampling
 from tandem.runtime.checks import sampled
 from tandem.runtime.checks.cli import cli
@@ -145,7 +145,7 @@ def test_each_way_to_draw_wrongly_is_seen(
     wrong: Draw, manner: int, kind: str, one_manner: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_manner(manner)
-    monkeypatch.setattr(rounds, "draw", wrong)
+    monkeypatch.setattr(acceptance, "draw", wrong)
     report = check(options=Options(1000, 200, quick=True))
     assert report.astray is None and kind in {trial.kind for trial in report.misfits}
     assert report.lines()[-1].startswith("NOT HELD: 0 differing ids")
@@ -235,7 +235,7 @@ def test_the_command(bf16: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     facts = json.loads(capsys.readouterr().out)
     assert facts["held"] and facts["bundle"] == str(bf16) and facts["first_difference"] is None
     assert {trial["draws"] for trial in facts["trials"]} >= {300}
-    monkeypatch.setattr(rounds, "draw", unfiltered)
+    monkeypatch.setattr(acceptance, "draw", unfiltered)
     assert run("--quick", "--tokens", 64, "--draws", 50) == 1
     assert "NOT HELD" in capsys.readouterr().out
     assert run("--draws", 0) == 2
