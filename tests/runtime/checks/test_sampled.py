@@ -15,8 +15,7 @@ import pytest
 from tandem.artifacts.io import Geometry
 from tandem.command import run_command
 from tandem.errors import TandemError
-from tandem.runtime import acceptance
-from tandem.runtime import sampling
+from tandem.runtime import acceptance, sampling
 from tandem.runtime.checks import sampled
 from tandem.runtime.checks.cli import cli
 from tandem.runtime.checks.expected import by_id, by_rank, distribution
