@@ -257,18 +257,22 @@ def run(*arguments: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("family", "drafter"), [("llama", None), ("qwen3_5", None), ("qwen3_5", "mtp"), ("llama", "dflash2")]
+    ("family", "drafter", "requests"), [("llama", None, 120), ("qwen3_5", "mtp", 80), ("llama", "dflash2", 80)]
 )
 def test_the_command_holds_a_bundle(
-    family: str, drafter: str | None, tiny_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    family: str,
+    drafter: str | None,
+    requests: int,
+    tiny_bundle: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bundle = tiny_bundle(family, "fp32", **({"drafter": drafter} if drafter else {}))
-    assert run("lanes", bundle, "--requests", 120, "--json") == 0
+    assert run("lanes", bundle, "--requests", requests, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["held"] and facts["first_fault"] is None and facts["lanes"] == 8 and facts["growth"] < FLAT_BYTES
-    assert sum(row["requests"] for row in facts["rows"]) == 120 and set(facts["cancelled"]) == set(Stage)
+    assert sum(row["requests"] for row in facts["rows"]) == requests and set(facts["cancelled"]) == set(Stage)
     assert {str(lanes) for lanes in range(1, 9)} <= set(facts["passes_by_lanes"])
-    assert facts["mixed_passes"] > 50 and facts["longest_waits"]["decoding"] == 1
+    assert facts["mixed_passes"] > requests / 3 and facts["longest_waits"]["decoding"] == 1
 
 
 def test_the_command_sees_a_fault(
