@@ -42,10 +42,9 @@ def choices(server: Server, options: argparse.Namespace) -> Figure:
             together.append(one)
             apart.append(many)
     one, many = Spread.of(together), Spread.of(apart)
-    count = f"{options.choices}"
     lines = [
-        Line(f"{count} choices of one request", one, "ms"),
-        Line(f"{count} requests at once", many, "ms"),
+        Line(f"{options.choices} choices of one request", one, "ms"),
+        Line(f"{options.choices} requests at once", many, "ms"),
         Line("requests over choices", many.over(one), "x", Goal(options.goal, float(options.choices))),
     ]
     return Figure("choices", f"a prompt of {options.prompt} tokens, {options.tokens} of each answer", lines)

@@ -30,8 +30,8 @@ class Lane:
 
     `ids` is the prompt and the committed tokens; KV of the first `kv_length` is in. While decoding, kv_length is
     len(ids) - 1: the last id is the anchor, which the next pass writes. No stretch of the prompt that comes in crosses
-    position `halt`. `finish` is set when the lane has ended,
-    and `error` where a guide could not go on. The `drafter` costs a round nothing, the `model` has to be asked.
+    position `halt`. `finish` is set when the lane has ended, and `error` where a guide could not go on. The `drafter`
+    costs a round nothing, the `model` has to be asked.
     """
 
     def __init__(
